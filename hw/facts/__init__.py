@@ -1,0 +1,1 @@
+"""Sourced hardware facts as CSV files."""
