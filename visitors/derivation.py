@@ -1,0 +1,104 @@
+"""What FeasibilityVisitor returns: tiles or the binding constraint, with every formula that led there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import Infeasible
+
+from .formula import FormulaValue
+
+__all__ = ["Derivation", "GridVerdict", "PredictedResources", "RegisterItem"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterItem:
+    """One line of the live set: 32-bit registers a lane at the synchronisation point.
+
+    `file` says where they must live on a split register file: "arch", "acc" (MFMA results) or "any".
+    """
+
+    name: str
+    registers: int
+    file: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedResources:
+    """Promise for one wave and one workgroup; the compiled binary must stay within it.
+
+    registers: 32-bit registers a lane as the binary's metadata counts them (arch + acc on a unified file, the
+    larger half on a split one); budget is what the aimed-at occupancy allows.
+    """
+
+    items: tuple[RegisterItem, ...]
+    registers: int
+    arch_registers: int
+    acc_registers: int
+    register_budget: int
+    lds_bytes: int
+    lds_limit_bytes: int
+    waves_per_simd: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridVerdict:
+    """How the grid fills the device.
+
+    blocks_per_cu = blocks / num_cus; slots = num_cus * workgroups_per_cu; rounds = ceil(blocks / slots);
+    utilisation = blocks / (rounds * slots), the share of slots that the rounds use (1.0 = no tail).
+    """
+
+    grid: tuple[int, int, int]
+    blocks: int
+    num_cus: int
+    workgroups_per_cu: int
+    blocks_per_cu: float
+    rounds: int
+    utilisation: float
+    fills_device: bool
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Tiles with their reasons, or the constraint that forbids any.
+
+    `binding` names the capacity that fixed the tiles ("lds", "registers", "cus", "atom"); `tiles` is None exactly
+    when `infeasible` says why.
+    """
+
+    op: Any
+    hw: HardwareDescriptor
+    model: str
+    tiles: Any | None
+    binding: str
+    steps: tuple[FormulaValue, ...]
+    resources: PredictedResources | None
+    grid: GridVerdict | None
+    infeasible: Infeasible | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        return self.infeasible is None
+
+    def to_json(self) -> dict[str, Any]:
+        """The public form: lengths in elements, sizes `_bytes`; formulas as printed by --explain."""
+        return {
+            "op": self.op.to_json(),
+            "hw": self.hw.name,
+            "gfx": self.hw.gfx,
+            "model": self.model,
+            "feasible": self.feasible,
+            "infeasible": None if self.infeasible is None else asdict(self.infeasible),
+            "tiles": None if self.tiles is None else self.tiles.to_json(),
+            "binding": self.binding,
+            "resources": None if self.resources is None else asdict(self.resources),
+            "occupancy": None if self.grid is None else asdict(self.grid),
+            "formulas": [step.to_json() for step in self.steps],
+            "notes": list(self.notes),
+        }
