@@ -1,0 +1,337 @@
+"""Fused attention, softmax(Q K^T / sqrt(d)) V, as a lazy tree.
+
+Device -> block (the queries of one workgroup, of one batch and head) -> wave (tile_q queries) -> step (one
+tile of keys: scores, softmax update, values) -> atoms. The scores are computed transposed, S^T = K Q^T, and so is
+the output, O^T = V^T P^T, so that a lane owns one query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+from closedform.hw.atoms import MFMAAtom
+from closedform.hw.dtypes import dtype
+from closedform.hw.errors import BadInput, near_names
+
+from .chain_layout import ChainLayout
+from .level import Level
+from .node import Node, check_extent
+from .policy import Pad
+from .view import View, Window
+
+__all__ = [
+    "DTYPES",
+    "D_MAX",
+    "VARIANTS",
+    "Attention",
+    "AttentionBlock",
+    "AttentionDevice",
+    "AttentionStep",
+    "AttentionTiles",
+    "AttentionWave",
+    "ScoreAtom",
+    "ValueAtom",
+]
+
+D_MAX = 256
+DTYPES = ("f32", "f16", "bf16")
+#: How P reaches the second product: in registers, through LDS, or through LDS to scalar multiply-adds.
+VARIANTS = ("chained", "lds", "fma")
+
+BOUNDARY: Mapping[str, Pad] = {
+    "Q": Pad.ZERO,
+    "K": Pad.ZERO,
+    "V": Pad.ZERO,
+    "S": Pad.MAX_IDENTITY,
+    "P": Pad.ZERO,
+    "O": Pad.ZERO,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The operator. Q is [batch, heads, L_q, d], K and V are [batch, heads, L_kv, d], O is shaped like Q.
+
+    Raises BadInput for an extent below 1, d above 256, an unknown dtype or an unknown variant.
+    """
+
+    L_q: int
+    L_kv: int
+    d: int
+    batch: int = 1
+    heads: int = 1
+    dtype: str = "f32"
+    variant: str = "chained"
+
+    name: ClassVar[str] = "attention"
+
+    def __post_init__(self) -> None:
+        for name in ("L_q", "L_kv", "batch", "heads"):
+            check_extent(name, getattr(self, name))
+        check_extent("d", self.d, most=D_MAX)
+        for name, known in (("dtype", DTYPES), ("variant", VARIANTS)):
+            value = getattr(self, name)
+            if value not in known:
+                near = near_names(str(value), known)
+                raise BadInput(f"{name}={value!r} is not offered for attention: {near}")
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(d), with the true d and not the padded one.
+
+        >>> Attention(1, 1, 64).scale
+        0.125
+        """
+        return 1.0 / sqrt(self.d)
+
+    @property
+    def elem_bytes(self) -> int:
+        return dtype(self.dtype).bytes
+
+    def tree(self, tiles: AttentionTiles | None = None) -> AttentionDevice:
+        """The tree of this operator, open without `tiles`."""
+        return AttentionDevice(self, tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiles:
+    """Tile policy: `tile_q` queries per wave, `tile_kv` keys per step, `waves` per workgroup.
+
+    `waves_per_simd` is the occupancy that the registers were budgeted for, `d_pad` the padded head dimension.
+    """
+
+    tile_q: int
+    tile_kv: int
+    waves: int
+    waves_per_simd: int
+    d_pad: int
+    atom: MFMAAtom
+
+    def __post_init__(self) -> None:
+        for name in ("tile_q", "tile_kv", "waves", "waves_per_simd", "d_pad"):
+            check_extent(name, getattr(self, name))
+        if self.tile_q % self.atom.n:
+            raise BadInput(f"tile_q={self.tile_q} is not a multiple of the {self.atom.n} columns of the atom")
+
+    @property
+    def block_q(self) -> int:
+        """Queries of one workgroup."""
+        return self.tile_q * self.waves
+
+    @property
+    def query_tiles(self) -> int:
+        """C tiles of S^T along the queries of one wave."""
+        return self.tile_q // self.atom.n
+
+    def layout(self, op: Attention) -> ChainLayout:
+        """Fragment and LDS layout of one step; BadInput where the tiles do not align with it."""
+        chained = op.variant == "chained"
+        return ChainLayout(self.atom, op.elem_bytes, self.d_pad, self.tile_kv, permuted=chained)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionDevice(Node):
+    """The whole operator."""
+
+    op: Attention
+    tiles: AttentionTiles | None = None
+
+    level: ClassVar[Level] = Level.DEVICE
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    def __post_init__(self) -> None:
+        if self.tiles is None:
+            return
+        if self.tiles.d_pad < self.op.d:
+            raise BadInput(f"d_pad={self.tiles.d_pad} is below d={self.op.d}")
+        atom = self.tiles.atom
+        if (atom.dtype_a.name, atom.dtype_b.name) != (self.op.dtype, self.op.dtype):
+            raise BadInput(f"{atom} does not take {self.op.dtype}")
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        return _views(self.op, self.tiles, Window.whole(self.op.L_q), Window.whole(self.op.L_kv))
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Workgroups along (queries, heads, batch)."""
+        tiles: AttentionTiles = self.require_tiles()
+        return Window.whole(self.op.L_q).count(tiles.block_q), self.op.heads, self.op.batch
+
+    def children(self) -> Iterator[AttentionBlock]:
+        tiles: AttentionTiles = self.require_tiles()
+        for batch in range(self.op.batch):
+            for head in range(self.op.heads):
+                for rows in Window.whole(self.op.L_q).tiles(tiles.block_q):
+                    yield AttentionBlock(self.op, tiles, batch, head, rows)
+
+    def interior(self) -> tuple[AttentionBlock]:
+        tiles: AttentionTiles = self.require_tiles()
+        return (AttentionBlock(self.op, tiles, 0, 0, Window.whole(tiles.block_q)),)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlock(Node):
+    """One workgroup: the queries `rows` of one batch and head. Its waves share the K and V tiles in LDS."""
+
+    op: Attention
+    tiles: AttentionTiles
+    batch: int
+    head: int
+    rows: Window
+
+    level: ClassVar[Level] = Level.BLOCK
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        return _views(self.op, self.tiles, self.rows, Window.whole(self.op.L_kv))
+
+    def children(self) -> Iterator[AttentionWave]:
+        for rows in self.rows.tiles(self.tiles.tile_q):
+            yield AttentionWave(self.op, self.tiles, self.batch, self.head, rows)
+
+    def interior(self) -> tuple[AttentionWave]:
+        rows = Window(self.rows.start, self.tiles.tile_q, self.tiles.tile_q)
+        return (AttentionWave(self.op, self.tiles, self.batch, self.head, rows),)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWave(Node):
+    """One wave: tile_q queries against all keys, one step after the other."""
+
+    op: Attention
+    tiles: AttentionTiles
+    batch: int
+    head: int
+    rows: Window
+
+    level: ClassVar[Level] = Level.WAVE
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        return _views(self.op, self.tiles, self.rows, Window.whole(self.op.L_kv))
+
+    def children(self) -> Iterator[AttentionStep]:
+        for keys in Window.whole(self.op.L_kv).tiles(self.tiles.tile_kv):
+            yield AttentionStep(self.op, self.tiles, self.batch, self.head, self.rows, keys)
+
+    def interior(self) -> tuple[AttentionStep]:
+        keys = Window.whole(self.tiles.tile_kv)
+        return (AttentionStep(self.op, self.tiles, self.batch, self.head, self.rows, keys),)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStep(Node):
+    """One tile of keys: scores, softmax update, values. Scores past the valid keys become -inf."""
+
+    op: Attention
+    tiles: AttentionTiles
+    batch: int
+    head: int
+    rows: Window
+    keys: Window
+
+    level: ClassVar[Level] = Level.WAVE
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        return _views(self.op, self.tiles, self.rows, self.keys)
+
+    def score_atoms(self) -> Iterator[ScoreAtom]:
+        """The MFMAs of S^T += K Q^T, in the order of the kernel."""
+        layout = self.tiles.layout(self.op)
+        for key_tile in range(layout.key_tiles):
+            for d_step in range(layout.d_steps):
+                for part in range(layout.parts):
+                    for query_tile in range(self.tiles.query_tiles):
+                        yield ScoreAtom(self.op, self.tiles, key_tile, query_tile, d_step, part)
+
+    def value_atoms(self) -> Iterator[ValueAtom]:
+        """The MFMAs of O^T += V^T P^T, in the order of the kernel; none in the variant without them."""
+        if self.op.variant == "fma":
+            return
+        layout = self.tiles.layout(self.op)
+        for first in range(0, layout.registers, layout.value_span):
+            for dv_tile in range(layout.dv_tiles):
+                for register in range(first, first + layout.value_span, layout.ea):
+                    for query_tile in range(self.tiles.query_tiles):
+                        yield ValueAtom(self.op, self.tiles, dv_tile, query_tile, register)
+
+    def children(self) -> Iterator[ScoreAtom | ValueAtom]:
+        yield from self.score_atoms()
+        yield from self.value_atoms()
+
+    def interior(self) -> tuple[ScoreAtom | ValueAtom, ...]:
+        score, value = ScoreAtom(self.op, self.tiles, 0, 0, 0, 0), ValueAtom(self.op, self.tiles, 0, 0, 0)
+        return (score,) if self.op.variant == "fma" else (score, value)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAtom(Node):
+    """One MFMA of S^T: C tile (key_tile, query_tile), part `part` of the 16-byte accesses number `d_step`."""
+
+    op: Attention
+    tiles: AttentionTiles
+    key_tile: int
+    query_tile: int
+    d_step: int
+    part: int
+
+    level: ClassVar[Level] = Level.ATOM
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """The C tile, in rows of K as stored and queries of the wave; which d it sums is scattered."""
+        m = self.tiles.atom.m
+        return {"S": View(Window(self.key_tile * m, m, m), Window(self.query_tile * m, m, m))}
+
+    def children(self) -> Iterator[Node]:
+        return iter(())
+
+    def interior(self) -> tuple[Node, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueAtom(Node):
+    """One MFMA of O^T: C tile (dv_tile, query_tile), fed by ea P registers from `register` on."""
+
+    op: Attention
+    tiles: AttentionTiles
+    dv_tile: int
+    query_tile: int
+    register: int
+
+    level: ClassVar[Level] = Level.ATOM
+    boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """The C tile, in rows of V^T as stored and queries of the wave; which keys it sums is scattered."""
+        m = self.tiles.atom.m
+        return {"O": View(Window(self.dv_tile * m, m, m), Window(self.query_tile * m, m, m))}
+
+    def children(self) -> Iterator[Node]:
+        return iter(())
+
+    def interior(self) -> tuple[Node, ...]:
+        return ()
+
+
+def _views(op: Attention, tiles: AttentionTiles | None, rows: Window, keys: Window) -> Mapping[str, View]:
+    d = Window(0, op.d if tiles is None else tiles.d_pad, op.d)
+    return {
+        "Q": View(rows, d),
+        "K": View(keys, d),
+        "V": View(keys, d),
+        "S": View(rows, keys),
+        "P": View(rows, keys),
+        "O": View(rows, d),
+    }
