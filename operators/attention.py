@@ -1,8 +1,8 @@
 """Fused attention, softmax(Q K^T / sqrt(d)) V, as a lazy tree.
 
 Device -> block (the queries of one workgroup, of one batch and head) -> wave (tile_q queries) -> step (one
-tile of keys: scores, softmax update, values) -> atoms. The scores are computed transposed, S^T = K Q^T, and so is
-the output, O^T = V^T P^T, so that a lane owns one query.
+tile of keys: scores, softmax update, values) -> atoms. The scores are computed transposed, S^T = K Q^T, and
+so is the output, O^T = V^T P^T, so that a lane owns one query.
 """
 
 from __future__ import annotations

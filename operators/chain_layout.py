@@ -1,9 +1,9 @@
 """Where every element of a chained attention step lives: the composition of two fragment maps.
 
 The first product is S^T = K Q^T, the second O^T = V^T P^T. The registers of the first result are the B
-operand of the second product when the sum over keys visits them in the order in which a lane holds them. So the
-rows of K are permuted once, on their way into LDS, and nothing else moves. Everything here is computed from the
-maps of the atom; a map that does not allow the chain is refused.
+operand of the second product when the sum over keys visits them in the order in which a lane holds them. So
+the rows of K are permuted once, on their way into LDS, and nothing else moves. Everything here is computed
+from the maps of the atom; a map that does not allow the chain is refused.
 
 Names: M = atom.m = atom.n; G = 64 // M lane groups (group = lane // M); ea = elements of A in a lane;
 acc = elements of C in a lane; vec = elements of one 16-byte LDS access.
@@ -31,8 +31,8 @@ class ChainLayout:
     """The layout of one attention step for `atom`: a pure function of the atom's three fragment maps.
 
     `elem_bytes` is the size of an input element, `d_pad` the head dimension padded to `d_align`, `tile_kv`
-    the keys of one step. With `permuted` the rows of K are stored in the order that the chain needs; without it
-    (variants that pass P through LDS) they are stored in natural order.
+    the keys of one step. With `permuted` the rows of K are stored in the order that the chain needs;
+    without it (variants that pass P through LDS) they are stored in natural order.
 
     Raises BadInput where the maps do not chain, or where d_pad or tile_kv is not a multiple of one step.
     """
