@@ -1,0 +1,55 @@
+"""What kernels run on: GPU descriptors, matrix instructions with their fragment maps, occupancy rules."""
+
+from .atoms import MFMAAtom
+from .catalogue import find, get, load_file, names, targets
+from .descriptor import HardwareDescriptor
+from .dtypes import DType, dtype
+from .errors import (
+    BadInput,
+    ClosedformError,
+    Infeasible,
+    InfeasibleError,
+    MissingDependency,
+    NoDevice,
+)
+from .fragments import Digit, FragmentMap
+from .occupancy import (
+    Budget,
+    Occupancy,
+    lds_allocated_bytes,
+    lds_share_bytes,
+    occupancy_of,
+    register_budget,
+    registers_allocated,
+    waves_per_simd,
+    workgroups_per_cu,
+)
+
+__all__ = [
+    "BadInput",
+    "Budget",
+    "ClosedformError",
+    "DType",
+    "Digit",
+    "FragmentMap",
+    "HardwareDescriptor",
+    "Infeasible",
+    "InfeasibleError",
+    "MFMAAtom",
+    "MissingDependency",
+    "NoDevice",
+    "Occupancy",
+    "dtype",
+    "find",
+    "get",
+    "lds_allocated_bytes",
+    "lds_share_bytes",
+    "load_file",
+    "names",
+    "occupancy_of",
+    "register_budget",
+    "registers_allocated",
+    "targets",
+    "waves_per_simd",
+    "workgroups_per_cu",
+]

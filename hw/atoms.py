@@ -1,0 +1,167 @@
+"""MFMA atoms: one dense matrix instruction of one target, with the fragment maps of its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from .dtypes import DTYPES, DType
+from .errors import BadInput
+from .fragments import FragmentMap, fragment_map
+from .tables import read_facts
+
+__all__ = ["MFMAAtom", "instructions"]
+
+#: Lanes that take part in one MFMA, and SIMDs of a CU that can each run one; the same on every CDNA target.
+MFMA_LANES = 64
+MFMA_UNITS_PER_CU = 4
+#: One pass of the matrix core takes 4 clocks; a result is ready 4 passes after the last one (LLVM 22 model).
+CLOCKS_PER_PASS = 4
+RESULT_DELAY_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MFMAAtom:
+    """D = A B + C with A [m, k], B [k, n], C and D [m, n], for each of `blocks` independent blocks.
+
+    `cycles` counts clocks in which the matrix core is busy. `coexec_valu_clocks` is how many of them can
+    overlap vector instructions of the same wave, None where no source says. `acc_only` means that C and D
+    must be AccVGPRs. `emit` says how FlyDSL 0.5.0 emits the instruction: "atom" through its MMA atom,
+    "rocdl" through the dialect's operation, or None, and then `emit_reason` says why not.
+    """
+
+    instruction: str
+    gfx: str
+    m: int
+    n: int
+    k: int
+    blocks: int
+    dtype_a: DType
+    dtype_b: DType
+    dtype_acc: DType
+    cycles: int
+    coexec_valu_clocks: int | None
+    acc_only: bool
+    map_a: str
+    map_b: str
+    map_c: str
+    emit: str | None
+    emit_reason: str
+    source: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        same = self.dtype_a == self.dtype_b
+        types = self.dtype_a.name if same else f"{self.dtype_a} x {self.dtype_b}"
+        blocks = f" x{self.blocks}" if self.blocks > 1 else ""
+        return f"{self.instruction} ({types} {self.m}x{self.n}x{self.k}{blocks}, {self.gfx})"
+
+    @property
+    def a(self) -> FragmentMap:
+        return fragment_map(self.map_a, "a")
+
+    @property
+    def b(self) -> FragmentMap:
+        return fragment_map(self.map_b, "b")
+
+    @property
+    def c(self) -> FragmentMap:
+        return fragment_map(self.map_c, "c")
+
+    @property
+    def elements_a(self) -> int:
+        """Elements of A that each lane holds."""
+        return self.m * self.k * self.blocks // MFMA_LANES
+
+    @property
+    def elements_b(self) -> int:
+        return self.n * self.k * self.blocks // MFMA_LANES
+
+    @property
+    def elements_c(self) -> int:
+        return self.m * self.n * self.blocks // MFMA_LANES
+
+    @property
+    def registers_a(self) -> int:
+        """32-bit registers of A per lane."""
+        return self.elements_a * self.dtype_a.bits // 32
+
+    @property
+    def registers_b(self) -> int:
+        return self.elements_b * self.dtype_b.bits // 32
+
+    @property
+    def registers_c(self) -> int:
+        return self.elements_c * self.dtype_acc.bits // 32
+
+    @property
+    def passes(self) -> int:
+        return self.cycles // CLOCKS_PER_PASS
+
+    @property
+    def latency(self) -> int:
+        """Clocks until a dependent instruction may read D: 4 * (passes + 4)."""
+        return CLOCKS_PER_PASS * (self.passes + RESULT_DELAY_PASSES)
+
+    @property
+    def flops(self) -> int:
+        """Operations of one instruction: 2 m n k blocks."""
+        return 2 * self.m * self.n * self.k * self.blocks
+
+    @property
+    def flops_per_clk_cu(self) -> float:
+        """Operations per clock of a CU with all its matrix cores busy: 4 * flops / cycles.
+
+        f16 32x32x8 of gfx942: 4 * 16384 / 32 = 2048.
+        """
+        return MFMA_UNITS_PER_CU * self.flops / self.cycles
+
+
+@cache
+def _rows() -> list[dict[str, str]]:
+    return read_facts("mfma.csv", key=("gfx", "instruction", "dtype_a", "dtype_b"))
+
+
+@cache
+def instructions(gfx: str, acc_only: bool) -> tuple[MFMAAtom, ...]:
+    """Every dense MFMA of the target, in the order of the table; BadInput where the table has none.
+
+    A row whose types are alternatives ("x|y") gives one atom for each pair of types.
+    """
+    atoms = tuple(
+        _atom(row, DTYPES[a], DTYPES[b], acc_only)
+        for row in _rows()
+        if row["gfx"] == gfx
+        for a in row["dtype_a"].split("|")
+        for b in row["dtype_b"].split("|")
+    )
+    if not atoms:
+        known = ", ".join(sorted({row["gfx"] for row in _rows()}))
+        raise BadInput(f"no matrix instruction of {gfx!r} is known; targets: {known}")
+    return atoms
+
+
+def _atom(row: dict[str, str], dtype_a: DType, dtype_b: DType, acc_only: bool) -> MFMAAtom:
+    if not row["emit"] and not row["emit_reason"]:
+        raise BadInput(f"mfma.csv: {row['instruction']} of {row['gfx']} is not emitted and gives no reason")
+    return MFMAAtom(
+        instruction=row["instruction"],
+        gfx=row["gfx"],
+        m=int(row["m"]),
+        n=int(row["n"]),
+        k=int(row["k"]),
+        blocks=int(row["blocks"]),
+        dtype_a=dtype_a,
+        dtype_b=dtype_b,
+        dtype_acc=DTYPES[row["dtype_acc"]],
+        cycles=int(row["cycles"]),
+        coexec_valu_clocks=int(row["coexec_valu_clocks"]) if row["coexec_valu_clocks"] else None,
+        acc_only=acc_only,
+        map_a=row["map_a"],
+        map_b=row["map_b"],
+        map_c=row["map_c"],
+        emit=row["emit"] or None,
+        emit_reason=row["emit_reason"],
+        source=row["source"],
+        note=row["note"],
+    )
