@@ -1,9 +1,90 @@
-"""Tensor kernels for AMD CDNA GPUs from closed formulas."""
+"""Tensor kernels for AMD CDNA GPUs from closed formulas.
 
+    >>> import closedform
+    >>> closedform.derive_tiles("paper_a", L=16384, d=128).tile_q
+    32
+
+Names load on first use: importing this package imports none of numpy, sympy, torch, flydsl, pydantic and rich.
+"""
+
+from __future__ import annotations
+
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import check, derive, derive_tiles, emit, hardware, hardware_names
+    from .checking import CheckResult
+    from .emission import Emission, PromiseBroken
+    from .hw.atoms import MFMAAtom
+    from .hw.descriptor import HardwareDescriptor
+    from .hw.errors import BadInput, ClosedformError, Infeasible, InfeasibleError, MissingDependency, NoDevice
+    from .operators.attention import Attention
+    from .operators.gemm import Gemm
+    from .visitors.derivation import Derivation
 
 # In a checkout the four rooms lie side by side; an installed package holds them inside this folder.
 if not (Path(__file__).parent / "hw").is_dir():
     __path__.append(str(Path(__file__).resolve().parent.parent))
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "check": "api",
+    "derive": "api",
+    "derive_tiles": "api",
+    "emit": "api",
+    "hardware": "api",
+    "hardware_names": "api",
+    "CheckResult": "checking",
+    "Emission": "emission",
+    "PromiseBroken": "emission",
+    "MFMAAtom": "hw.atoms",
+    "HardwareDescriptor": "hw.descriptor",
+    "BadInput": "hw.errors",
+    "ClosedformError": "hw.errors",
+    "Infeasible": "hw.errors",
+    "InfeasibleError": "hw.errors",
+    "MissingDependency": "hw.errors",
+    "NoDevice": "hw.errors",
+    "Attention": "operators.attention",
+    "Gemm": "operators.gemm",
+    "Derivation": "visitors.derivation",
+}
+
+__all__ = [
+    "Attention",
+    "BadInput",
+    "CheckResult",
+    "ClosedformError",
+    "Derivation",
+    "Emission",
+    "Gemm",
+    "HardwareDescriptor",
+    "Infeasible",
+    "InfeasibleError",
+    "MFMAAtom",
+    "MissingDependency",
+    "NoDevice",
+    "PromiseBroken",
+    "__version__",
+    "check",
+    "derive",
+    "derive_tiles",
+    "emit",
+    "hardware",
+    "hardware_names",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'closedform' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"closedform.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

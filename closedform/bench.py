@@ -1,0 +1,130 @@
+"""Times an emitted kernel on the GPU of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .hw.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from .hw.descriptor import HardwareDescriptor
+    from .operators.attention import Attention
+
+__all__ = ["Timing", "attention_bytes", "attention_flops", "bench_attention", "buffer_sets", "load_kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of one launch in microseconds; `tflops` from the median, `peak_tflops` of the descriptor, computed."""
+
+    kernel: str
+    hw: str
+    median_us: float
+    min_us: float
+    launches: int
+    buffer_sets: int
+    tflops: float
+    peak_tflops: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel} on {self.hw}: median {self.median_us:.1f} us, minimum {self.min_us:.1f} us of "
+            f"{self.launches} launches over {self.buffer_sets} sets of buffers\n"
+            f"{self.tflops:.1f} TFLOPS of {self.peak_tflops:.1f} computed peak ({self.tflops / self.peak_tflops:.1%})"
+        )
+
+
+def attention_flops(op: Attention) -> int:
+    """Operations of the two products: 4 * batch * heads * L_q * L_kv * d; the softmax is not counted.
+
+    L = 16384, d = 128, one head: 137.4e9.
+    """
+    return 4 * op.batch * op.heads * op.L_q * op.L_kv * op.d
+
+
+def attention_bytes(op: Attention) -> int:
+    """Compulsory traffic: Q, K, V and O once each.
+
+    L = 16384, d = 128, f32: 33.6e6.
+    """
+    return op.batch * op.heads * 2 * (op.L_q + op.L_kv) * op.d * op.elem_bytes
+
+
+def buffer_sets(op: Attention, hw: HardwareDescriptor) -> int:
+    """Sets of buffers to rotate, so that they hold at least twice the last-level cache: no launch finds its inputs.
+
+    The last level is the Infinity Cache, or L2 on a GPU without one.
+    """
+    cache_bytes = hw.mall_bytes or hw.l2_bytes * hw.num_xcds
+    return max(2, -(-2 * cache_bytes // attention_bytes(op)))
+
+
+def load_kernel(path: Path) -> ModuleType:
+    """Import an emitted file under its own name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot import {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def bench_attention(
+    op: Attention, hw: HardwareDescriptor, *, repeats: int = 50, warmup: int = 10, **overrides: Any
+) -> Timing:
+    """Emit the kernel, launch it `warmup` and then `repeats` times, and time each launch with device events.
+
+    Raises InfeasibleError, and what emission raises. The caller has made sure of the GPU (`device.launch_device`).
+    """
+    from .emission import emit_to
+    from .visitors.feasibility import derive
+
+    derivation = derive(op, hw, model="default", **overrides)
+    if derivation.infeasible is not None:
+        raise InfeasibleError(derivation.infeasible)
+    with tempfile.TemporaryDirectory() as folder:
+        emission = emit_to(derivation, Path(folder), compile=False)
+        kernel = load_kernel(emission.kernel)
+        times_us = _launch_times_us(kernel, op, buffer_sets(op, hw), repeats, warmup)
+    median_us = statistics.median(times_us)
+    return Timing(
+        kernel=emission.kernel.stem,
+        hw=hw.name,
+        median_us=median_us,
+        min_us=min(times_us),
+        launches=repeats,
+        buffer_sets=buffer_sets(op, hw),
+        tflops=attention_flops(op) / median_us / 1e6,
+        peak_tflops=hw.peak_tflops(op.dtype),
+    )
+
+
+def _launch_times_us(kernel: ModuleType, op: Attention, sets: int, repeats: int, warmup: int) -> list[float]:
+    """Microseconds of each timed launch, each on the next set of buffers."""
+    import torch
+
+    queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.heads, op.L_kv, op.d)
+    shapes = (queries, keys, keys, queries)
+    buffers = [
+        [torch.randn(shape, device="cuda").to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)
+    ]
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for i in range(warmup):
+        q, k, v, out = buffers[i % sets]
+        kernel.run(q, k, v, out)
+    for i, (begin, end) in enumerate(events):
+        q, k, v, out = buffers[i % sets]
+        begin.record()
+        kernel.run(q, k, v, out)
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) * 1e3 for begin, end in events]

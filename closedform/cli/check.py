@@ -1,0 +1,88 @@
+"""closedform check: the tree executed on the CPU against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import (
+    attention_from,
+    attention_options,
+    common_options,
+    gemm_from,
+    gemm_options,
+    hardware_from,
+    override_options,
+    overrides_from,
+)
+from .output import print_json
+
+__all__ = ["check"]
+
+level_option = click.option(
+    "--level",
+    default="atom",
+    show_default=True,
+    metavar="device|block|wave|atom",
+    help="Where the tree is executed; atom works on 64 lanes x registers through the fragment maps.",
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs.")
+
+
+@click.group()
+def check() -> None:
+    """Execute the tree of an operator on this CPU and compare it with float64.
+
+    \b
+    Example:
+      closedform check attention --L 300 --d 64 --hw mi300x --dtype f16
+    """
+
+
+@check.command()
+@attention_options
+@level_option
+@seed_option
+@override_options
+@common_options
+def attention(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
+    """Check fused attention. The CPU visits every tile: choose a length of some hundreds.
+
+    \b
+    Examples:
+      closedform check attention --L 300 --d 64 --hw mi300x --dtype f16
+      closedform check attention --L 77 --Lkv 200 --d 40 --hw mi100 --level wave --json
+    """
+    overrides = overrides_from(values)
+    _report(attention_from(values), hw, cus, level, seed, as_json, overrides)
+
+
+@check.command()
+@gemm_options
+@level_option
+@seed_option
+@common_options
+def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
+    """Check a matrix product.
+
+    \b
+    Example:
+      closedform check gemm --M 200 --N 150 --K 70 --hw mi210
+    """
+    _report(gemm_from(values), hw, cus, level, seed, as_json, {"model": "paper"})
+
+
+def _report(
+    op: Any, hw: str | None, cus: int | None, level: str, seed: int, as_json: bool, overrides: dict[str, Any]
+) -> None:
+    from closedform.api import check as check_operator
+
+    result = check_operator(op, hardware_from(hw, cus), level, seed=seed, **overrides)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        click.echo(str(result))
+    if not result.ok:
+        click.echo("error: the tree disagrees with float64: this is a bug in closedform", err=True)
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,108 @@
+"""closedform derive: tiles and the constraint that binds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    attention_from,
+    attention_options,
+    common_options,
+    gemm_from,
+    gemm_options,
+    hardware_from,
+    override_options,
+    overrides_from,
+)
+from .output import print_json
+
+if TYPE_CHECKING:
+    from closedform.visitors.derivation import Derivation
+
+__all__ = ["derive", "report"]
+
+explain_option = click.option(
+    "--explain", is_flag=True, help="Print every formula with the numbers put in, and which capacity binds."
+)
+
+
+@click.group()
+def derive() -> None:
+    """Derive the tile sizes of an operator; writes nothing.
+
+    \b
+    Examples:
+      closedform derive attention --L 16384 --d 128
+      closedform derive gemm --M 4096 --N 4096 --K 4096
+    """
+
+
+@derive.command()
+@attention_options
+@click.option(
+    "--model",
+    default="default",
+    show_default=True,
+    metavar="default|paper",
+    help="default: of the kernels that we emit; paper: the closed-formula paper's own derivation.",
+)
+@override_options
+@common_options
+@explain_option
+def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+    """Derive fused attention.
+
+    \b
+    Examples:
+      closedform derive attention --L 16384 --d 128 --hw mi300x --dtype f16 --explain
+      closedform derive attention --L 16384 --d 128 --hw paper_a --model paper
+      closedform derive attention --L 4096 --d 64 --heads 32 --hw mi300x --cus 38 --json
+    """
+    from closedform.visitors.feasibility import derive as derive_operator
+
+    overrides = overrides_from(values)
+    op = attention_from(values)
+    report(derive_operator(op, hardware_from(hw, cus), model=model, **overrides), as_json, explain)
+
+
+@derive.command()
+@gemm_options
+@click.option(
+    "--model", default="paper", show_default=True, metavar="paper", help="The closed-formula paper's derivation."
+)
+@common_options
+@explain_option
+def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+    """Derive a matrix product D = A B.
+
+    \b
+    Examples:
+      closedform derive gemm --M 4096 --N 4096 --K 4096 --hw paper_a --explain
+      closedform derive gemm --M 512 --N 512 --K 512 --hw mi210 --dtype bf16 --json
+    """
+    from closedform.visitors.feasibility import derive as derive_operator
+
+    report(derive_operator(gemm_from(values), hardware_from(hw, cus), model=model), as_json, explain)
+
+
+def report(derivation: Derivation, as_json: bool, explain: bool) -> None:
+    """Print the derivation; an infeasible one ends with status 4, its JSON object with an "error" member."""
+    from closedform.hw.errors import InfeasibleError
+
+    from .root import error_object
+
+    reason = derivation.infeasible
+    if as_json:
+        result = derivation.to_json()
+        if reason is not None:
+            result |= error_object(InfeasibleError(reason), InfeasibleError.exit_status)
+        print_json(result)
+    else:
+        from closedform.explain import explanation, summary
+
+        click.echo(explanation(derivation) if explain else summary(derivation))
+    if reason is not None:
+        click.echo(f"error: {reason}", err=True)
+        raise click.exceptions.Exit(InfeasibleError.exit_status)

@@ -1,0 +1,164 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .output import notice
+
+if TYPE_CHECKING:
+    from closedform.device import Device
+    from closedform.hw.descriptor import HardwareDescriptor
+    from closedform.operators.attention import Attention
+    from closedform.operators.gemm import Gemm
+
+__all__ = [
+    "attention_from",
+    "attention_options",
+    "common_options",
+    "gemm_from",
+    "gemm_options",
+    "hardware_from",
+    "json_option",
+    "override_options",
+    "overrides_from",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Used where --hw is not given and no GPU is found.
+FALLBACK_HARDWARE = "mi300x"
+
+
+def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """The options in the order in which --help lists them."""
+
+    def apply(command: F) -> F:
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+    return apply
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout and nothing else there."
+)
+
+attention_options = _stack(
+    click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
+    click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
+    click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
+    click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
+    click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch."),
+    click.option(
+        "--variant",
+        default="chained",
+        show_default=True,
+        metavar="NAME",
+        help="chained: the exponentials stay in registers; lds: the paper's MFMA+MFMA through LDS; fma: MFMA+FMA.",
+    ),
+)
+
+gemm_options = _stack(
+    click.option("--M", "M", type=int, required=True, metavar="N", help="Rows of A and D."),
+    click.option("--N", "N", type=int, required=True, metavar="N", help="Columns of B and D."),
+    click.option("--K", "K", type=int, required=True, metavar="N", help="Columns of A, rows of B."),
+    click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch."),
+    click.option(
+        "--layout",
+        default="NN",
+        show_default=True,
+        metavar="NN|NT|TN|TT",
+        help="Row-major storage of A and B; NT stores B as [N, K].",
+    ),
+)
+
+common_options = _stack(
+    click.option(
+        "--hw",
+        "hw",
+        metavar="NAME|FILE",
+        help="GPU name (`closedform hw list`) or a TOML or JSON file; the GPU found, else mi300x.",
+    ),
+    click.option("--cus", type=int, metavar="N", help="Compute units, where fewer than all are visible."),
+    click.option("--dtype", metavar="NAME", help="f32 (default), f16 or bf16; sums are f32."),
+    json_option,
+)
+
+override_options = _stack(
+    click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
+    click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
+    click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
+    click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
+)
+
+
+def hardware_from(hw: str | None, cus: int | None, device: Device | None = None) -> HardwareDescriptor:
+    """The descriptor that --hw and --cus ask for; without --hw the GPU found, else mi300x, with a notice.
+
+    `device` is the GPU where the caller has already found it.
+    """
+    from closedform.hw import catalogue
+
+    if hw is None:
+        from closedform.device import detect
+
+        device = device or detect()
+        known = None if device is None else device.hardware()
+        if known is None:
+            found = "no AMD CDNA GPU here" if device is None else f"{device.describe()} is not in the catalogue"
+            notice(f"{found}: deriving for {FALLBACK_HARDWARE} (choose with --hw)")
+            known = catalogue.get(FALLBACK_HARDWARE)
+        elif device is not None:
+            notice(f"deriving for the GPU found: {device.describe()}")
+        descriptor = known
+    else:
+        descriptor = catalogue.find(hw)
+    return descriptor if cus is None else descriptor.with_cus(cus)
+
+
+def _dtype(name: str | None) -> str:
+    if name is None:
+        notice("dtype f32, as in the paper; --dtype f16 or bf16 is many times faster where 16 bits are enough")
+        return "f32"
+    return name
+
+
+def attention_from(values: dict[str, Any]) -> Attention:
+    """The operator that the attention options describe; takes its options out of `values`."""
+    from closedform.operators.attention import Attention
+
+    length, keys = values.pop("L"), values.pop("Lkv")
+    return Attention(
+        L_q=length,
+        L_kv=length if keys is None else keys,
+        d=values.pop("d"),
+        heads=values.pop("heads"),
+        batch=values.pop("batch"),
+        variant=values.pop("variant"),
+        dtype=_dtype(values.pop("dtype")),
+    )
+
+
+def gemm_from(values: dict[str, Any]) -> Gemm:
+    """The operator that the gemm options describe; takes its options out of `values`."""
+    from closedform.operators.gemm import Gemm
+
+    return Gemm(
+        M=values.pop("M"),
+        N=values.pop("N"),
+        K=values.pop("K"),
+        batch=values.pop("batch"),
+        layout=values.pop("layout"),
+        dtype=_dtype(values.pop("dtype")),
+    )
+
+
+def overrides_from(values: dict[str, Any]) -> dict[str, Any]:
+    """The tile overrides that were given; takes them out of `values`."""
+    names = ("atom", "tile_q", "tile_kv", "waves")
+    given = {name: values.pop(name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
