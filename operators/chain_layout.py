@@ -240,6 +240,12 @@ class ChainLayout:
             return (key // self.vec * self.d_pad + self.position_of_dv(dv)) * self.vec + key % self.vec
         return key * self.d_pad + dv
 
+    def p_offset(self, query: Any, key: Any) -> Any:
+        """Offset of P[query][key] in the LDS image of one wave, its chunks swizzled like those of K."""
+        among = gcd(self.tile_kv // self.vec, 8)
+        chunk = (key // self.vec) ^ (query // (8 // among) % among)
+        return query * self.tile_kv + chunk * self.vec + key % self.vec
+
 
 @lru_cache(maxsize=256)
 def _row_keys(atom: MFMAAtom, vec: int) -> tuple[int, ...]:

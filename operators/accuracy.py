@@ -1,0 +1,86 @@
+"""How far a result is from its reference, and how far rounding alone may take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from closedform.hw.dtypes import dtype as dtype_of
+
+from .attention import Attention
+from .gemm import Gemm
+from .numerics import Array
+from .reference import Reference
+
+__all__ = ["Accuracy", "compare", "error_bound", "relative_error"]
+
+
+def relative_error(out: Array, reference: Array) -> Array:
+    """Largest error of each row (last axis), relative to the largest |reference| of that row.
+
+    Where the reference is not finite the result must be the same NaN or infinity, else the error is infinite;
+    such elements count for nothing otherwise. A row of zeros must be met exactly.
+
+    >>> relative_error(np.array([[1.0, 4.5]]), np.array([[1.0, 4.0]])).tolist()
+    [0.125]
+    """
+    out, reference = np.asarray(out, np.float64), np.asarray(reference, np.float64)
+    finite = np.isfinite(reference)
+    with np.errstate(invalid="ignore"):
+        same = (out == reference) | (np.isnan(out) & np.isnan(reference))
+        error = np.where(same, 0.0, np.where(finite & np.isfinite(out), np.abs(out - reference), np.inf))
+    return _by_row(error.max(axis=-1), np.where(finite, np.abs(reference), 0.0).max(axis=-1))
+
+
+def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
+    """Bound of `relative_error` for each row, from the roundings that the computation makes.
+
+    To first order an element may be off by
+
+        u |out|           rounding of the result to the dtype, roundoff u
+      + u magnitude       rounding of P to the dtype (attention of 16-bit types: f32 keeps its P)
+      + v growth          everything that is computed in the accumulator's type, roundoff v
+      + tiny              what the dtype loses below its smallest normal number
+
+    and a row's bound is its largest element's, relative to the largest |out|. `magnitude` / |out| is the
+    condition number of the sum: where terms cancel, no computation in that type is better.
+    """
+    kind = dtype_of(op.dtype)
+    v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
+    u = kind.unit_roundoff
+    size = np.abs(reference.out)
+    tiny = kind.min_normal * u
+    bound = u * size + v * reference.growth + tiny
+    if isinstance(op, Attention) and kind.bits < 32:
+        bound = bound + u * reference.magnitude + tiny * op.L_kv * reference.magnitude.max(initial=0.0)
+    finite = np.isfinite(reference.out)
+    return _by_row(np.where(finite, bound, 0.0).max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Verdict on a result: its largest relative error, the bound of that row, and whether all rows keep theirs.
+
+    `share` is the largest error as a share of its own row's bound: 1 would use the bound up.
+    """
+
+    max_rel_error: float
+    bound: float
+    share: float
+    ok: bool
+
+
+def compare(op: Attention | Gemm, out: Array, reference: Reference) -> Accuracy:
+    """Every row of `out` against its own bound."""
+    error, bound = relative_error(out, reference.out).ravel(), error_bound(op, reference).ravel()
+    share = _by_row(error, bound)
+    worst = int(error.argmax())
+    return Accuracy(
+        float(error[worst]), float(bound[worst]), float(share.max()), bool((error <= bound).all())
+    )
+
+
+def _by_row(error: Array, size: Array) -> Array:
+    """error / size, with 0 / 0 = 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 0.0, error / size)

@@ -1,0 +1,71 @@
+"""The online-softmax monoid: running maximum and running sum of exponentials.
+
+(m_a, l_a) + (m_b, l_b) = (m, l_a 2^((m_a - m) c) + l_b 2^((m_b - m) c)) with m = max(m_a, m_b) and identity
+(-inf, 0). Here m is a raw logit, and c = scale * log2(e) turns differences of logits into powers of two.
+The difference is formed before the scaling: s c - m c by one fused multiply-add would leave the rounding
+error of m c in the exponent, which overflows once |m c| is past 2^31, and at the maximum it must be exactly
+0.
+
+Source of the recurrence: Milakov and Gimelshein, arXiv 1805.02867.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .numerics import Array
+
+__all__ = ["LOG2_E", "SoftmaxState", "log2_scale", "power"]
+
+LOG2_E = 1.4426950408889634
+
+
+def log2_scale(scale: float) -> np.float32:
+    """c = scale * log2(e), in f32 as a kernel computes it."""
+    return np.float32(np.float32(scale) * np.float32(LOG2_E))
+
+
+def power(x: Array, m: Array, c: np.float32) -> Array:
+    """2^((x - m) c), with 0 in place of a maximum of -inf: (-inf) - (-inf) is never formed.
+
+    Where m is -inf nothing was visible, every x is -inf too and the result is exactly 0.
+
+    >>> power(np.float32([-np.inf, 3.0]), np.float32([-np.inf, 3.0]), np.float32(1.0)).tolist()
+    [0.0, 1.0]
+    """
+    safe = np.where(np.isneginf(m), np.zeros_like(m), m)
+    return np.asarray(np.exp2((x - safe) * c))
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxState:
+    """Maximum `m` (raw logits) and sum `l` of a set of keys, for every row.
+
+    A maximum ignores NaN, as the hardware's does; NaN reaches the sum through the exponentials.
+    """
+
+    m: Array
+    l: Array  # noqa: E741
+
+    @classmethod
+    def identity(cls, shape: tuple[int, ...]) -> SoftmaxState:
+        """No key seen: (-inf, 0)."""
+        return cls(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32))
+
+    @classmethod
+    def of(cls, scores: Array, c: np.float32) -> SoftmaxState:
+        """The state of the keys along the last axis of `scores`."""
+        m = np.fmax.reduce(scores, axis=-1, initial=np.float32(-np.inf))
+        return cls(m, power(scores, m[..., None], c).sum(axis=-1))
+
+    def combine(self, other: SoftmaxState, c: np.float32) -> SoftmaxState:
+        """The state of both sets of keys."""
+        m = np.fmax(self.m, other.m)
+        return SoftmaxState(m, self.l * power(self.m, m, c) + other.l * power(other.m, m, c))
+
+    def inverse(self) -> Array:
+        """1 / l, and 0 where no key was visible: such a row has the finite value 0."""
+        empty = self.l == 0
+        return np.asarray(np.where(empty, 0, 1 / np.where(empty, 1, self.l)), dtype=self.l.dtype)

@@ -1,0 +1,47 @@
+"""Rounding to the input types on numpy arrays. Values of a 16-bit type are kept in float32 arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from closedform.hw.errors import BadInput
+from numpy.typing import NDArray
+
+__all__ = ["Array", "accumulator", "rounded"]
+
+#: A real array; its type is the type that its values are computed in.
+Array = NDArray[Any]
+
+
+def accumulator(dtype: str) -> type[np.floating[Any]]:
+    """Type of sums: float64 for f64, float32 for the others."""
+    return np.float64 if dtype == "f64" else np.float32
+
+
+def rounded(x: Any, dtype: str) -> Array:
+    """`x` rounded to `dtype`, to nearest with ties to even, as an array of the accumulator's type.
+
+    Overflow gives infinity, as on the machine. BadInput for a type without a rounding here.
+
+    >>> float(rounded(1.01, "bf16"))
+    1.0078125
+    """
+    if dtype == "f64":
+        return np.asarray(x, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        if dtype == "f32":
+            return np.asarray(x).astype(np.float32)
+        if dtype == "f16":
+            return np.asarray(x).astype(np.float16).astype(np.float32)
+        if dtype == "bf16":
+            return _bf16(np.asarray(x).astype(np.float32))
+    raise BadInput(f"no rounding to {dtype!r} is known here")
+
+
+def _bf16(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Upper 16 bits after adding half a unit less one, plus the last kept bit: nearest, ties to even."""
+    bits = x.view(np.uint32)
+    with np.errstate(over="ignore"):
+        kept = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(x), x, kept.view(np.float32)).astype(np.float32)

@@ -1,0 +1,80 @@
+"""What an operator must give, in float64, with what its rounding errors are measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .attention import Attention
+from .gemm import Gemm
+from .numerics import Array, rounded
+
+__all__ = ["Reference", "attention_reference", "gemm_reference", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Exact result `out` of the rounded inputs, and two sums that its rounding errors scale with, of its shape.
+
+    `magnitude` is the same sum with every term taken absolute: relative errors of the terms are relative to
+    it. `growth` is the part of the error that comes from rounding to the accumulator's type, in units of
+    its roundoff.
+    """
+
+    out: Array
+    magnitude: Array
+    growth: Array
+
+
+def reference(op: Attention | Gemm, **inputs: Array) -> Reference:
+    """The reference of the operator on inputs Q, K, V or A, B (as stored), which are rounded to its dtype."""
+    exact = {name: rounded(x, op.dtype).astype(np.float64) for name, x in inputs.items()}
+    with np.errstate(invalid="ignore", over="ignore"):
+        if isinstance(op, Gemm):
+            return gemm_reference(exact["A"], exact["B"], op.layout)
+        return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
+
+
+def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference:
+    """softmax(Q K^T scale) V along the last two axes; a row whose logits are all -inf gives 0.
+
+    `growth` collects, for each weight p_j, the errors that reach its exponent in units of the f32 roundoff:
+
+        e_j = 2 sqrt(d) (|s_j| + t_j) + 5 |s_j - m| + 2
+
+    s_j is the scaled logit and t_j the 2-norm of its d terms. A partial sum of terms in no particular order
+    stays near |s_j| + t_j, and d rounding errors of such sums add up like sqrt(d) (Higham and Mary, "A new
+    approach to probabilistic rounding error analysis", 2019; the factor 2 is their lambda). 5 |s_j - m| is
+    the difference, the product and the three roundings in the scale; 2 is exp2's unit in the last place.
+    The weights enter numerator and denominator, and the sums over keys themselves add 2 sqrt(L) to both.
+    """
+    d, keys = q.shape[-1], k.shape[-2]
+    kt = np.swapaxes(k, -1, -2)
+    s = q @ kt * scale
+    m = s.max(axis=-1, keepdims=True)
+    m = np.where(np.isneginf(m), 0.0, m)
+    p = np.exp(s - m)
+    total = p.sum(axis=-1, keepdims=True)
+    total = np.where(total == 0, 1.0, total)
+    p = p / total
+    out = p @ v
+    magnitude = p @ np.abs(v)
+    terms = np.sqrt(np.square(q) @ np.square(kt)) * scale
+    exponent = 2 * np.sqrt(d) * (np.abs(s) + terms) + 5 * np.abs(s - m) + 2
+    weighted = np.where(p == 0, 0.0, p * np.where(p == 0, 0.0, exponent))
+    growth = weighted @ np.abs(v) + weighted.sum(axis=-1, keepdims=True) * np.abs(out)
+    growth = growth + 2 * np.sqrt(keys) * (magnitude + np.abs(out)) + 4 * np.abs(out)
+    return Reference(out, magnitude, growth)
+
+
+def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
+    """op(A) op(B) along the last two axes; `growth` is 2 sqrt(K) times the 2-norm and the size of each sum.
+
+    The 2-norm bounds partial sums of terms in no particular order, as in `attention_reference`.
+    """
+    a = a if layout[0] == "N" else np.swapaxes(a, -1, -2)
+    b = b if layout[1] == "N" else np.swapaxes(b, -1, -2)
+    out = a @ b
+    terms = np.sqrt(np.square(a) @ np.square(b))
+    return Reference(out, np.abs(a) @ np.abs(b), 2 * np.sqrt(a.shape[-1]) * (np.abs(out) + terms))
