@@ -4,7 +4,8 @@
     >>> closedform.derive_tiles("paper_a", L=16384, d=128).tile_q
     32
 
-Names load on first use: importing this package imports none of numpy, sympy, torch, flydsl, pydantic and rich.
+Names load on first use: importing this package imports none of numpy, sympy, torch, flydsl, pydantic and
+rich.
 """
 
 from __future__ import annotations

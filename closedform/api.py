@@ -52,11 +52,13 @@ def derive(
     return derive_operator(op, hardware(hw), model=model, **overrides)
 
 
-def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: str = "f32", **shape: Any) -> Any:
+def derive_tiles(
+    hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: str = "f32", **shape: Any
+) -> Any:
     """The paper's call: attention tiles by the paper's own derivation.
 
-    `shape` takes the other fields of Attention. Raises InfeasibleError, which carries the binding constraint, where
-    no tile fits. The kernels that we emit follow the default model: `derive(Attention(...), hw)`.
+    `shape` takes the other fields of Attention. Raises InfeasibleError, which carries the binding constraint,
+    where no tile fits. The kernels that we emit follow the default model: `derive(Attention(...), hw)`.
 
     >>> tiles = derive_tiles("paper_b", L=16384, d=128)
     >>> tiles.tile_q, tiles.tile_kv
@@ -83,9 +85,10 @@ def emit(
 ) -> Emission:
     """Write the kernel and its manifest to the folder `out`; with `isa` the assembly too.
 
-    compile: True compiles and raises MissingDependency where FlyDSL or torch is missing, False does not compile, None
-    compiles where it can; the manifest then says why it did not. Nothing is written on failure.
-    Raises InfeasibleError, BadInput, MissingDependency, and PromiseBroken where the binary exceeds the prediction.
+    compile: True compiles and raises MissingDependency where FlyDSL or torch is missing, False does not,
+    None compiles where it can. Nothing is written on failure.
+    Raises InfeasibleError, BadInput, MissingDependency, and PromiseBroken where the binary exceeds the
+    prediction.
     """
     from .emission import emit_to
 

@@ -21,7 +21,7 @@ __all__ = ["Timing", "attention_bytes", "attention_flops", "bench_attention", "b
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one launch in microseconds; `tflops` from the median, `peak_tflops` of the descriptor, computed."""
+    """Times of one launch in microseconds; `tflops` from the median, `peak_tflops` computed."""
 
     kernel: str
     hw: str
@@ -39,7 +39,8 @@ class Timing:
         return (
             f"{self.kernel} on {self.hw}: median {self.median_us:.1f} us, minimum {self.min_us:.1f} us of "
             f"{self.launches} launches over {self.buffer_sets} sets of buffers\n"
-            f"{self.tflops:.1f} TFLOPS of {self.peak_tflops:.1f} computed peak ({self.tflops / self.peak_tflops:.1%})"
+            f"{self.tflops:.1f} TFLOPS, {self.tflops / self.peak_tflops:.1%} of the computed peak of "
+            f"{self.peak_tflops:.1f}"
         )
 
 
@@ -60,7 +61,7 @@ def attention_bytes(op: Attention) -> int:
 
 
 def buffer_sets(op: Attention, hw: HardwareDescriptor) -> int:
-    """Sets of buffers to rotate, so that they hold at least twice the last-level cache: no launch finds its inputs.
+    """Sets of buffers to rotate: at least twice the last-level cache, so that no launch finds its inputs.
 
     The last level is the Infinity Cache, or L2 on a GPU without one.
     """
@@ -83,7 +84,7 @@ def bench_attention(
 ) -> Timing:
     """Emit the kernel, launch it `warmup` and then `repeats` times, and time each launch with device events.
 
-    Raises InfeasibleError, and what emission raises. The caller has made sure of the GPU (`device.launch_device`).
+    Raises InfeasibleError, and what emission raises. The caller has made sure of the GPU (`launch_device`).
     """
     from .emission import emit_to
     from .visitors.feasibility import derive
@@ -112,12 +113,13 @@ def _launch_times_us(kernel: ModuleType, op: Attention, sets: int, repeats: int,
     """Microseconds of each timed launch, each on the next set of buffers."""
     import torch
 
+    cuda: Any = torch.cuda
     queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.heads, op.L_kv, op.d)
     shapes = (queries, keys, keys, queries)
     buffers = [
         [torch.randn(shape, device="cuda").to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)
     ]
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for i in range(warmup):
         q, k, v, out = buffers[i % sets]
         kernel.run(q, k, v, out)
@@ -126,5 +128,5 @@ def _launch_times_us(kernel: ModuleType, op: Attention, sets: int, repeats: int,
         begin.record()
         kernel.run(q, k, v, out)
         end.record()
-    torch.cuda.synchronize()
+    cuda.synchronize()
     return [begin.elapsed_time(end) * 1e3 for begin, end in events]

@@ -19,7 +19,7 @@ TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What was found: target, compute units, memory (bytes, 0 where unknown), clock (MHz, 0 where unknown)."""
+    """What was found: target, compute units, memory and clock, both 0 where unknown."""
 
     gfx: str
     num_cus: int
@@ -31,8 +31,8 @@ class Device:
     def name(self) -> str | None:
         """Catalogue name of the part, or None.
 
-        The target and the CU count decide; parts that share both (mi300x and mi325x, mi350x and mi355x) are told
-        apart by memory size and clock. A partition has fewer CUs than any part: the nearest part by
+        The target and the CU count decide; memory size and clock tell apart the parts that share both (mi300x
+        and mi325x, mi350x and mi355x). A partition has fewer CUs than any part: the nearest part by
         memory of the same target is named, and `hardware` keeps the CU count that was found.
         """
         from .hw import catalogue
@@ -106,10 +106,11 @@ def detect(topology: Path = TOPOLOGY) -> Device | None:
     from .hw import catalogue
 
     targets = {catalogue.get(name).gfx for name in catalogue.names()}
-    for properties in sorted(topology.glob("*/properties"), key=lambda p: (len(p.parent.name), p.parent.name)):
+    nodes = sorted(topology.glob("*"), key=lambda node: (len(node.name), node.name))
+    for node in nodes:
         try:
-            device = parse_topology(properties.read_text())
-            memory = _device_memory(properties.parent)
+            device = parse_topology((node / "properties").read_text())
+            memory = _device_memory(node)
         except OSError:  # a container may hide the nodes that it must not use
             continue
         if device is not None and device.gfx in targets:
@@ -124,7 +125,7 @@ def launch_device() -> Device:
     try:
         import torch
     except ImportError:
-        raise NoDevice("launching needs torch, and torch is not installed: install a ROCm build of it") from None
+        raise NoDevice("launching needs a ROCm build of torch, and torch is not installed") from None
     if torch.version.hip is None:
         raise NoDevice(f"torch {torch.__version__} is not a ROCm build, so no AMD GPU can be used")
     if not torch.cuda.is_available():

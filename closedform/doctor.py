@@ -13,8 +13,11 @@ from .hw.errors import ClosedformError
 __all__ = ["diagnose", "report", "targets"]
 
 _PACKAGES = ("numpy", "sympy", "flydsl", "torch", "pydantic", "click", "rich")
-#: Programs that help but are not needed: FlyDSL links with the first when it launches; profiling uses the other.
-_TOOLS = {"ld.lld": ("ld.lld", "ld.lld-22", "ld.lld-21", "ld.lld-20"), "llvm-mca": ("llvm-mca", "llvm-mca-22")}
+#: Programs that compiling does not need: FlyDSL links with the first to launch; profiling uses the other.
+_TOOLS = {
+    "ld.lld": ("ld.lld", "ld.lld-22", "ld.lld-21", "ld.lld-20"),
+    "llvm-mca": ("llvm-mca", "llvm-mca-22"),
+}
 
 
 def targets() -> dict[str, str]:
@@ -51,7 +54,7 @@ def _version(package: str) -> str | None:
 
 
 def _torch_rocm() -> str | None:
-    """The ROCm version that torch was built for; None for another build or none. Read without importing torch."""
+    """The ROCm version that torch was built for, read without importing it; None for any other build."""
     found = util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -89,7 +92,8 @@ def _device() -> dict[str, Any] | None:
     device = detect()
     if device is None:
         return None
-    return {"gfx": device.gfx, "num_cus": device.num_cus, "memory_bytes": device.memory_bytes, "name": device.name}
+    found = {"gfx": device.gfx, "num_cus": device.num_cus, "memory_bytes": device.memory_bytes}
+    return {**found, "name": device.name}
 
 
 def report(diagnosis: dict[str, Any]) -> str:
@@ -107,7 +111,9 @@ def report(diagnosis: dict[str, Any]) -> str:
         verdict = "not tried" if state is None else "compiles" if state["ok"] else f"fails: {state['reason']}"
         lines.append(f"{gfx:<12}{verdict}")
     device = diagnosis["device"]
-    found = "no AMD CDNA GPU" if device is None else f"{device['gfx']}, {device['num_cus']} CUs: {device['name']}"
+    found = "no AMD CDNA GPU"
+    if device is not None:
+        found = f"{device['gfx']}, {device['num_cus']} CUs: {device['name']}"
     lines.append(f"{'GPU':<12}{found}")
     if diagnosis["missing"]:
         lines.append(f"{'missing':<12}{diagnosis['missing']}")

@@ -60,7 +60,7 @@ class Emission:
 def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, isa: bool = False) -> Emission:
     """Write the derivation's kernel and manifest, and with `isa` the assembly, into the folder `out`.
 
-    `compile`: True must, False does not, None does where FlyDSL and torch are installed. `isa` needs the compiler.
+    `compile`: True must, False does not, None does where FlyDSL and torch are installed; `isa` needs it.
     Raises InfeasibleError, BadInput, MissingDependency and PromiseBroken; then nothing was written.
     """
     from .visitors.emit import emit_source, kernel_name
@@ -72,11 +72,12 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
     _require_writable(out)
     name = kernel_name(derivation)
     source = emit_source(derivation)
-    compiled, reason = _compiled(source, derivation, required=isa or compile is True, skipped=compile is False)
+    compiled, reason = _compiled(source, derivation, required=isa or bool(compile), skipped=compile is False)
     if compiled is not None and (broken := broken_promises(derivation, compiled)):
-        raise PromiseBroken(f"{name} breaks what was derived: {'; '.join(broken)}; this is a bug in closedform")
+        raise PromiseBroken(f"{name} breaks its derivation: {'; '.join(broken)}; this is a bug in closedform")
     resources = _resources(derivation, compiled, reason)
-    manifest = json.dumps(manifest_of(derivation, name, resources), indent=2, sort_keys=True, allow_nan=False)
+    described = manifest_of(derivation, name, resources)
+    manifest = json.dumps(described, indent=2, sort_keys=True, allow_nan=False)
     files = {f"{name}.py": source, f"{name}.json": manifest + "\n"}
     if isa and compiled is not None:
         files[f"{name}.s"] = compiled.isa
@@ -126,7 +127,7 @@ def broken_promises(derivation: Derivation, compiled: Compiled) -> list[str]:
 def _resources(derivation: Derivation, compiled: Compiled | None, reason: str | None) -> dict[str, Any]:
     predicted = None if derivation.resources is None else asdict(derivation.resources)
     measured = None
-    if compiled is not None:
+    if compiled is not None and derivation.tiles is not None:
         from .hw.occupancy import occupancy_of
 
         occupancy = occupancy_of(
@@ -183,9 +184,11 @@ def _require_writable(out: Path) -> None:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise BadInput(f"cannot write to {out}: {existing} is not a folder; choose another one with --out")
+        raise BadInput(f"cannot write to {out}: {existing} is not a folder; choose another with --out")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise BadInput(f"cannot write to {out}: no permission to write in {existing}; choose another one with --out")
+        raise BadInput(
+            f"cannot write to {out}: no permission in {existing}; choose another folder with --out"
+        )
 
 
 def _write_together(out: Path, files: dict[str, str]) -> None:
@@ -206,7 +209,7 @@ def _write_together(out: Path, files: dict[str, str]) -> None:
             for name in files:
                 (out / f".{name}{token}").unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot write to {out}: {error.strerror}; choose another folder with --out") from error
+        raise BadInput(f"cannot write to {out}: {error.strerror}; choose another with --out") from error
 
 
 @contextlib.contextmanager

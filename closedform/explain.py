@@ -1,4 +1,4 @@
-"""Derivations and emissions as text: 100 columns wide, no colour codes, the same on a terminal and in a pipe."""
+"""Derivations and emissions as text: 100 columns, no colour codes, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 100
 def summary(derivation: Derivation) -> str:
     """Tiles, the binding capacity and the grid verdict: a few lines."""
     lines = [_title(derivation)]
-    if derivation.infeasible is not None:
+    if derivation.tiles is None:
         lines.append(f"infeasible: {derivation.infeasible}")
     else:
         lines.append(f"tiles     {_pairs(derivation.tiles.to_json())}")
@@ -28,7 +28,8 @@ def summary(derivation: Derivation) -> str:
     if (resources := derivation.resources) is not None:
         lines.append(
             f"predicted {resources.registers} of {resources.register_budget} registers, "
-            f"{resources.lds_bytes} of {resources.lds_limit_bytes} B of LDS, {resources.waves_per_simd} waves per SIMD"
+            f"{resources.lds_bytes} of {resources.lds_limit_bytes} B of LDS, "
+            f"{resources.waves_per_simd} waves per SIMD"
         )
     if derivation.grid is not None:
         lines.append(f"grid      {_grid_line(derivation.grid)}")
@@ -38,7 +39,7 @@ def summary(derivation: Derivation) -> str:
 def explanation(derivation: Derivation) -> str:
     """Every formula as text with the numbers put in; registers and LDS; the grid verdict; what binds."""
     parts = [_title(derivation), _render(_formulas(derivation.steps))]
-    if derivation.infeasible is not None:
+    if derivation.tiles is None:
         parts.append(f"Infeasible: {derivation.infeasible}")
     else:
         parts.append(f"Tiles: {_pairs(derivation.tiles.to_json())}\nBinding capacity: {derivation.binding}")
@@ -62,7 +63,8 @@ def emission_summary(emission: Emission) -> str:
             f"{compiled['vgpr_spills'] + compiled['sgpr_spills']} spills, {compiled['lds_bytes']} B of LDS, "
             f"{compiled['waves_per_simd']} waves per SIMD"
         )
-    lines += [f"wrote     {path}" for path in (emission.kernel, emission.manifest, emission.isa) if path is not None]
+    written = (emission.kernel, emission.manifest, emission.isa)
+    lines += [f"wrote     {path}" for path in written if path is not None]
     return "\n".join(lines)
 
 
@@ -74,7 +76,8 @@ def _title(derivation: Derivation) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={_number(value)}" for name, value in values.items() if not isinstance(value, dict))
+    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    return " ".join(f"{name}={_number(value)}" for name, value in plain.items())
 
 
 def _number(value: Any) -> str:
@@ -85,7 +88,8 @@ def _grid_line(grid: GridVerdict) -> str:
     shape = " x ".join(map(str, grid.grid))
     return (
         f"{shape} = {grid.blocks} workgroups on {grid.num_cus} CUs ({grid.blocks_per_cu:.2f} per CU), "
-        f"{grid.workgroups_per_cu} at a time on each: {grid.rounds} rounds, {grid.utilisation:.1%} of the slots used"
+        f"{grid.workgroups_per_cu} at a time on each: {grid.rounds} rounds, "
+        f"{grid.utilisation:.1%} of the slots used"
     )
 
 
@@ -132,12 +136,13 @@ def _render(table: Table) -> str:
     from rich.console import Console
 
     text = StringIO()
-    Console(file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False, markup=False).print(table)
+    console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False)
+    console.print(table, markup=False)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
 def _wrapped(part: str) -> str:
     from textwrap import wrap
 
-    lines = [line for text in part.splitlines() for line in (wrap(text, WIDTH) if len(text) > WIDTH else [text])]
-    return "\n".join(lines)
+    lines = part.splitlines()
+    return "\n".join("\n".join(wrap(line, WIDTH)) if len(line) > WIDTH else line for line in lines)

@@ -45,10 +45,12 @@ def overview() -> list[dict[str, Any]]:
 
 
 def overview_rows() -> tuple[list[str], list[list[str]]]:
-    headers = ["name", "target", "CUs", "LDS KiB", "registers", "HBM TB/s", "matrix TFLOPS: f64", *_PEAK_TYPES[1:]]
+    headers = ["name", "target", "CUs", "LDS KiB", "registers", "HBM TB/s", "matrix TFLOPS: f64"]
+    headers += _PEAK_TYPES[1:]
     rows = []
     for entry in overview():
-        registers = f"{entry['vgpr_file']}" if entry["vgpr_unified"] else f"{entry['vgpr_file']}+{entry['vgpr_file']}"
+        halves = 1 if entry["vgpr_unified"] else 2
+        registers = "+".join([str(entry["vgpr_file"])] * halves)
         peaks = ["-" if p is None else f"{p:.1f}" for p in entry["peak_tflops"].values()]
         memory = [f"{entry['lds_bytes'] // 1024}", registers, f"{entry['hbm_bytes_per_s'] / 1e12:.1f}"]
         rows.append([entry["name"], entry["gfx"], f"{entry['num_cus']}", *memory, *peaks])
@@ -63,11 +65,10 @@ def description(hw: HardwareDescriptor) -> str:
     sources: dict[str, str] = shown.pop("sources")
     peaks: dict[str, float] = shown.pop("peak_tflops")
     atoms: list[str] = shown.pop("atoms")
-    rows = [[field, _text(value), sources.get(field, "")] for field, value in shown.items() if value is not None]
-    rows += [
-        [f"peak_tflops {dtype}", f"{peak:.1f}", f"computed: {hw.num_cus} CUs x {hw.clock_mhz} MHz x FLOP/clk of the atom"]
-        for dtype, peak in peaks.items()
-    ]
+    known = {field: value for field, value in shown.items() if value is not None}
+    rows = [[field, _text(value), sources.get(field, "")] for field, value in known.items()]
+    how = f"computed: {hw.num_cus} CUs x {hw.clock_mhz} MHz x FLOP/clk of the atom"
+    rows += [[f"peak_tflops {dtype}", f"{peak:.1f}", how] for dtype, peak in peaks.items()]
     rows.append(["atoms", str(len(atoms)), f"closedform hw atoms {hw.name}"])
     return table(["field", "value", "source"], rows)
 
@@ -107,11 +108,23 @@ def atom_json(atom: MFMAAtom) -> dict[str, Any]:
 
 
 def atom_rows(atoms: Iterable[MFMAAtom]) -> tuple[list[str], list[list[str]]]:
-    headers = ["instruction", "m", "n", "k", "blocks", "A", "B", "acc", "cycles", "A B C regs", "FLOP/clk/CU", "emitted"]
+    headers = [
+        "instruction",
+        "m n k",
+        "blocks",
+        "A",
+        "B",
+        "acc",
+        "cycles",
+        "A B C regs",
+        "FLOP/clk/CU",
+        "emitted",
+    ]
     rows = [
         [
             atom.instruction,
-            *map(str, (atom.m, atom.n, atom.k, atom.blocks, atom.dtype_a, atom.dtype_b, atom.dtype_acc, atom.cycles)),
+            f"{atom.m} {atom.n} {atom.k}",
+            *map(str, (atom.blocks, atom.dtype_a, atom.dtype_b, atom.dtype_acc, atom.cycles)),
             f"{atom.registers_a} {atom.registers_b} {atom.registers_c}",
             f"{atom.flops_per_clk_cu:.0f}",
             "yes" if atom.emit else f"no: {atom.emit_reason}",

@@ -1,4 +1,4 @@
-"""Command line. Every command takes --json; exit status: 0 done, 1 our bug, 2 bad input, 3 no device, 4 infeasible."""
+"""Command line: every command takes --json, and the exit status says what happened (see `root`)."""
 
 from __future__ import annotations
 

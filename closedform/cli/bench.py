@@ -31,8 +31,12 @@ def bench() -> None:
 
 @bench.command()
 @attention_options
-@click.option("--repeats", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Timed launches.")
-@click.option("--warmup", type=click.IntRange(0), default=10, show_default=True, metavar="N", help="Launches before.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Timed launches."
+)
+@click.option(
+    "--warmup", type=click.IntRange(0), default=10, show_default=True, metavar="N", help="Launches before."
+)
 @override_options
 @common_options
 def attention(

@@ -27,7 +27,9 @@ level_option = click.option(
     metavar="device|block|wave|atom",
     help="Where the tree is executed; atom works on 64 lanes x registers through the fragment maps.",
 )
-seed_option = click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs.")
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs."
+)
 
 
 @click.group()
@@ -55,7 +57,9 @@ def attention(level: str, seed: int, hw: str | None, cus: int | None, as_json: b
       closedform check attention --L 77 --Lkv 200 --d 40 --hw mi100 --level wave --json
     """
     overrides = overrides_from(values)
-    _report(attention_from(values), hw, cus, level, seed, as_json, overrides)
+    _report(
+        attention_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides=overrides
+    )
 
 
 @check.command()
@@ -70,11 +74,27 @@ def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, 
     Example:
       closedform check gemm --M 200 --N 150 --K 70 --hw mi210
     """
-    _report(gemm_from(values), hw, cus, level, seed, as_json, {"model": "paper"})
+    _report(
+        gemm_from(values),
+        hw=hw,
+        cus=cus,
+        level=level,
+        seed=seed,
+        as_json=as_json,
+        overrides={"model": "paper"},
+    )
 
 
 def _report(
-    op: Any, hw: str | None, cus: int | None, level: str, seed: int, as_json: bool, overrides: dict[str, Any]
+    op: Any,
+    /,
+    *,
+    hw: str | None,
+    cus: int | None,
+    level: str,
+    seed: int,
+    as_json: bool,
+    overrides: dict[str, Any],
 ) -> None:
     from closedform.api import check as check_operator
 

@@ -51,7 +51,9 @@ def derive() -> None:
 @override_options
 @common_options
 @explain_option
-def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+def attention(
+    model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any
+) -> None:
     """Derive fused attention.
 
     \b
@@ -70,7 +72,11 @@ def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explai
 @derive.command()
 @gemm_options
 @click.option(
-    "--model", default="paper", show_default=True, metavar="paper", help="The closed-formula paper's derivation."
+    "--model",
+    default="paper",
+    show_default=True,
+    metavar="paper",
+    help="The closed-formula paper's derivation.",
 )
 @common_options
 @explain_option

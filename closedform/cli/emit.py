@@ -52,6 +52,7 @@ def emit() -> None:
 )
 @explain_option
 def attention(
+    *,
     hw: str | None,
     cus: int | None,
     as_json: bool,

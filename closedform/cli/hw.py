@@ -82,6 +82,7 @@ def atoms(name: str, dtype: str | None, as_json: bool) -> None:
         resolved = descriptor.resolve_dtype(dtype)
         found = tuple(atom for atom in found if resolved in (atom.dtype_a, atom.dtype_b))
     if as_json:
-        print_json({"hw": descriptor.name, "gfx": descriptor.gfx, "atoms": [atom_json(atom) for atom in found]})
+        listed = [atom_json(atom) for atom in found]
+        print_json({"hw": descriptor.name, "gfx": descriptor.gfx, "atoms": listed})
     else:
         click.echo(table(*atom_rows(found)))

@@ -48,7 +48,9 @@ json_option = click.option(
 )
 
 attention_options = _stack(
-    click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
+    click.option(
+        "--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."
+    ),
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
     click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
@@ -58,7 +60,7 @@ attention_options = _stack(
         default="chained",
         show_default=True,
         metavar="NAME",
-        help="chained: the exponentials stay in registers; lds: the paper's MFMA+MFMA through LDS; fma: MFMA+FMA.",
+        help="chained: exponentials stay in registers; lds: the paper's MFMA+MFMA; fma: its MFMA+FMA.",
     ),
 )
 
@@ -90,9 +92,13 @@ common_options = _stack(
 
 override_options = _stack(
     click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
-    click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
+    click.option(
+        "--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."
+    ),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
-    click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
+    click.option(
+        "--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."
+    ),
 )
 
 
@@ -109,7 +115,8 @@ def hardware_from(hw: str | None, cus: int | None, device: Device | None = None)
         device = device or detect()
         known = None if device is None else device.hardware()
         if known is None:
-            found = "no AMD CDNA GPU here" if device is None else f"{device.describe()} is not in the catalogue"
+            unknown = "" if device is None else f"{device.describe()} is not in the catalogue"
+            found = unknown or "no AMD CDNA GPU here"
             notice(f"{found}: deriving for {FALLBACK_HARDWARE} (choose with --hw)")
             known = catalogue.get(FALLBACK_HARDWARE)
         elif device is not None:
@@ -122,7 +129,7 @@ def hardware_from(hw: str | None, cus: int | None, device: Device | None = None)
 
 def _dtype(name: str | None) -> str:
     if name is None:
-        notice("dtype f32, as in the paper; --dtype f16 or bf16 is many times faster where 16 bits are enough")
+        notice("dtype f32, as in the paper; --dtype f16 or bf16 is much faster where 16 bits are enough")
         return "f32"
     return name
 

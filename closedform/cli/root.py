@@ -19,7 +19,7 @@ __all__ = ["Root", "cli", "error_object", "main"]
 
 
 def error_object(error: ClosedformError | click.ClickException, status: int) -> dict[str, Any]:
-    """{"error": ...} as --json prints it; an infeasible request adds resource, need, limit, place and way out."""
+    """{"error": ...} as --json prints it; an infeasible request adds resource, need, limit and way out."""
     body: dict[str, Any] = {"type": type(error).__name__, "message": _message(error), "exit_status": status}
     if isinstance(error, click.ClickException):
         body["type"] = "BadInput"
@@ -55,9 +55,8 @@ class Root(click.Group):
     ) -> Any:
         words = list(sys.argv[1:] if args is None else args)
         try:
-            status = super().main(
-                words, prog_name or "closedform", complete_var, False, windows_expand_args, **extra
-            )
+            extra |= {"windows_expand_args": windows_expand_args, "complete_var": complete_var}
+            status = super().main(words, prog_name or "closedform", standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.exceptions.Exit as request:
             status = request.exit_code
@@ -72,7 +71,7 @@ class Root(click.Group):
         except ClosedformError as error:
             status = self._report(error, error.exit_status, words)
         except BrokenPipeError:
-            # The reader of our output left: nothing more can be said, and flushing at exit must not complain.
+            # The reader of our output left; flushing at exit must not complain again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             status = 0
         except Exception:
@@ -95,8 +94,8 @@ class Root(click.Group):
 def cli() -> None:
     """Tensor kernels for AMD CDNA GPUs from closed formulas.
 
-    The tile sizes of a kernel follow from the operator and the capacities of the GPU, without search. No command
-    but `bench` needs a GPU.
+    The tile sizes of a kernel follow from the operator and the capacities of the GPU, without search. No
+    command but `bench` needs a GPU.
 
     \b
     Examples:
