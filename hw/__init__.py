@@ -2,6 +2,7 @@
 
 from .atoms import MFMAAtom
 from .catalogue import find, get, load_file, names, targets
+from .chain import ChainStep, chain_atoms, tiles_per_group
 from .descriptor import HardwareDescriptor
 from .dtypes import DType, dtype
 from .errors import (
@@ -28,6 +29,7 @@ from .occupancy import (
 __all__ = [
     "BadInput",
     "Budget",
+    "ChainStep",
     "ClosedformError",
     "DType",
     "Digit",
@@ -39,6 +41,7 @@ __all__ = [
     "MissingDependency",
     "NoDevice",
     "Occupancy",
+    "chain_atoms",
     "dtype",
     "find",
     "get",
@@ -50,6 +53,7 @@ __all__ = [
     "register_budget",
     "registers_allocated",
     "targets",
+    "tiles_per_group",
     "waves_per_simd",
     "workgroups_per_cu",
 ]

@@ -35,7 +35,7 @@ class HardwareDescriptor:
     l2_bytes: int  # of one XCD
     l2_bytes_per_s: float  # of all XCDs together
     mall_bytes: int  # 0 without an Infinity Cache
-    mall_bytes_per_s: float | None  # None where no source states it
+    mall_bytes_per_s: float | None = None  # None where no source states it
 
     # Waves and workgroups.
     wavefront_size: int
@@ -76,7 +76,7 @@ class HardwareDescriptor:
 
     # What emitted code may use.
     mfma_acc_only: bool  # C and D of an MFMA must be AccVGPRs
-    fp8_flavour: str | None  # "fnuz", "ocp" or None
+    fp8_flavour: str | None = None  # "fnuz", "ocp" or None
     direct_to_lds_bytes: tuple[int, ...]  # widths of a global load that writes LDS
     lds_transpose_read_bits: tuple[int, ...]  # element sizes that a transposing LDS read takes
     has_cvt_pk_bf16_f32: bool

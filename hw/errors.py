@@ -82,8 +82,8 @@ class InfeasibleError(ClosedformError):
 def near_names(name: str, known: Iterable[str]) -> str:
     """Text to end an "unknown name" message with: the near names, or else all known ones.
 
-    >>> near_names("mi30x", ["mi300x", "mi210"])
-    'did you mean mi300x?'
+    >>> near_names("bf61", ["bf16", "i8"])
+    'did you mean bf16?'
     >>> near_names("q", ["mi300x", "mi210"])
     'known: mi210, mi300x'
     """
