@@ -40,7 +40,7 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
         u |out|           rounding of the result to the dtype, roundoff u
       + u magnitude       rounding of P to the dtype (attention of 16-bit types: f32 keeps its P)
       + v growth          everything that is computed in the accumulator's type, roundoff v
-      + tiny              what the dtype loses below its smallest normal number
+      + tiny (1 + lost)   half a step of the dtype below its normal numbers: of the result, and of each P
 
     and a row's bound is its largest element's, relative to the largest |out|. `magnitude` / |out| is the
     condition number of the sum: where terms cancel, no computation in that type is better.
@@ -52,14 +52,14 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     tiny = kind.min_normal * u
     bound = u * size + v * reference.growth + tiny
     if isinstance(op, Attention) and kind.bits < 32:
-        bound = bound + u * reference.magnitude + tiny * op.L_kv * reference.magnitude.max(initial=0.0)
+        bound = bound + u * reference.magnitude + tiny * reference.lost
     finite = np.isfinite(reference.out)
     return _by_row(np.where(finite, bound, 0.0).max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Verdict on a result: its largest relative error, the bound of that row, and whether all rows keep theirs.
+    """Verdict on a result: its largest relative error, that row's bound, and whether all rows keep theirs.
 
     `share` is the largest error as a share of its own row's bound: 1 would use the bound up.
     """

@@ -65,6 +65,17 @@ class SoftmaxState:
         m = np.fmax(self.m, other.m)
         return SoftmaxState(m, self.l * power(self.m, m, c) + other.l * power(other.m, m, c))
 
+    def absorb(self, scores: Array, c: np.float32) -> tuple[SoftmaxState, Array, Array]:
+        """One online step: adds the keys along the last axis of `scores`.
+
+        Returns the new state, the exponentials of the scores relative to its maximum, and the factor by
+        which everything summed so far must be rescaled. The state equals `combine` with `of(scores)` up to
+        rounding.
+        """
+        m = np.fmax(self.m, np.fmax.reduce(scores, axis=-1, initial=np.float32(-np.inf)))
+        p, rescale = power(scores, m[..., None], c), power(self.m, m, c)
+        return SoftmaxState(m, self.l * rescale + p.sum(axis=-1)), p, rescale
+
     def inverse(self) -> Array:
         """1 / l, and 0 where no key was visible: such a row has the finite value 0."""
         empty = self.l == 0

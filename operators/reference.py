@@ -15,16 +15,18 @@ __all__ = ["Reference", "attention_reference", "gemm_reference", "reference"]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Exact result `out` of the rounded inputs, and two sums that its rounding errors scale with, of its shape.
+    """Exact result `out` of the rounded inputs, and sums that its rounding errors scale with, of its shape.
 
     `magnitude` is the same sum with every term taken absolute: relative errors of the terms are relative to
     it. `growth` is the part of the error that comes from rounding to the accumulator's type, in units of
-    its roundoff.
+    its roundoff. `lost` is the sum of |V| over the sum of exponentials: what a fixed error of every P comes
+    to.
     """
 
     out: Array
     magnitude: Array
     growth: Array
+    lost: Array
 
 
 def reference(op: Attention | Gemm, **inputs: Array) -> Reference:
@@ -65,7 +67,8 @@ def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference
     weighted = np.where(p == 0, 0.0, p * np.where(p == 0, 0.0, exponent))
     growth = weighted @ np.abs(v) + weighted.sum(axis=-1, keepdims=True) * np.abs(out)
     growth = growth + 2 * np.sqrt(keys) * (magnitude + np.abs(out)) + 4 * np.abs(out)
-    return Reference(out, magnitude, growth)
+    lost = np.abs(v).sum(axis=-2, keepdims=True) / total
+    return Reference(out, magnitude, growth, lost)
 
 
 def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
@@ -77,4 +80,5 @@ def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
     b = b if layout[1] == "N" else np.swapaxes(b, -1, -2)
     out = a @ b
     terms = np.sqrt(np.square(a) @ np.square(b))
-    return Reference(out, np.abs(a) @ np.abs(b), 2 * np.sqrt(a.shape[-1]) * (np.abs(out) + terms))
+    growth = 2 * np.sqrt(a.shape[-1]) * (np.abs(out) + terms)
+    return Reference(out, np.abs(a) @ np.abs(b), growth, np.zeros_like(out))

@@ -1,0 +1,72 @@
+"""ComputeVisitor: executes a tree on numpy arrays, firing at a chosen level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from closedform.hw.errors import BadInput
+from closedform.operators.attention import Attention, AttentionDevice
+from closedform.operators.gemm import Gemm, GemmDevice
+from closedform.operators.level import Level, level
+from closedform.operators.numerics import Array, accumulator, rounded
+
+from .compute_attention import AttentionCompute
+from .compute_gemm import GemmCompute
+
+__all__ = ["ComputeVisitor", "input_shapes"]
+
+
+class ComputeVisitor(AttentionCompute, GemmCompute):
+    """Walks the tree down to `level` and computes there; what lies below is left out.
+
+    Device: all at once. Block: each workgroup its part. Wave: each wave its tiles, with the online softmax.
+    Atom: 64 lanes and their registers, through the fragment maps and LDS images that the kernel uses.
+
+        ComputeVisitor(Level.ATOM).run(op.tree(tiles), Q=q, K=k, V=v)
+    """
+
+    def __init__(self, level_: str | Level = Level.WAVE) -> None:
+        self.level = level(level_)
+
+    def run(self, tree: AttentionDevice | GemmDevice, **inputs: Any) -> Array:
+        """The operator's result on `inputs`, which are rounded to its dtype first; so is the result.
+
+        Attention takes Q, K and V, gemm A and B as stored, shaped as `input_shapes` says. The array
+        returned is f32 (f64 for f64) and holds values of the dtype. Raises BadInput for missing, unknown or
+        misshapen inputs and for an open tree below the device level.
+        """
+        op = tree.op
+        self.inputs = _checked(op, inputs)
+        self.out = np.zeros(_output_shape(op), accumulator(op.dtype))
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            self.visit(tree)
+            return rounded(self.out, op.dtype)
+
+
+def input_shapes(op: Attention | Gemm) -> dict[str, tuple[int, ...]]:
+    """Shape of each input: [batch, heads, L, d] of attention, [batch, rows, columns] as stored of gemm."""
+    if isinstance(op, Gemm):
+        return {"A": (op.batch, *op.shape_a), "B": (op.batch, *op.shape_b)}
+    keys = (op.batch, op.heads, op.L_kv, op.d)
+    return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
+
+
+def _output_shape(op: Attention | Gemm) -> tuple[int, ...]:
+    return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.d)
+
+
+def _checked(op: Attention | Gemm, inputs: dict[str, Any]) -> dict[str, Array]:
+    shapes = input_shapes(op)
+    if set(inputs) != set(shapes):
+        given = ", ".join(sorted(inputs)) or "none"
+        raise BadInput(f"{op.name} takes the inputs {', '.join(shapes)}, not {given}")
+    checked = {}
+    for name, shape in shapes.items():
+        try:
+            checked[name] = rounded(inputs[name], op.dtype)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"{name} is not an array of real numbers: {error}") from error
+        if checked[name].shape != shape:
+            raise BadInput(f"{name} has shape {checked[name].shape}, expected {shape}")
+    return checked

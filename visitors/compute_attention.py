@@ -1,0 +1,110 @@
+"""Attention executed at the levels device, block and wave."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from closedform.operators.attention import (
+    Attention,
+    AttentionBlock,
+    AttentionDevice,
+    AttentionStep,
+    AttentionWave,
+    ScoreAtom,
+    ValueAtom,
+)
+from closedform.operators.level import Level
+from closedform.operators.monoid import SoftmaxState, log2_scale, power
+from closedform.operators.numerics import Array, rounded
+
+from .compute_attention_machine import AttentionMachine
+from .visitor import Visitor
+
+__all__ = ["AttentionCompute"]
+
+
+class AttentionCompute(Visitor):
+    """Methods of the attention nodes; each level computes what its node covers and stops there.
+
+    At the atom level all waves of a block run in lockstep, as they do between two barriers: the tree is
+    walked along its first wave, whose code every wave shares, on the registers of all of them.
+    """
+
+    level: Level
+    inputs: dict[str, Array]
+    out: Array
+
+    machine_class: ClassVar[type[AttentionMachine]] = AttentionMachine
+    _state: SoftmaxState
+    _sum: Array
+    _machine: AttentionMachine
+
+    def visit_AttentionDevice(self, node: AttentionDevice) -> None:
+        if self.level is Level.DEVICE:
+            self.out[...] = one_shot(node.op, self.inputs["Q"], self.inputs["K"], self.inputs["V"])
+            return
+        for block in node.children():
+            self.visit(block)
+
+    def visit_AttentionBlock(self, node: AttentionBlock) -> None:
+        head, rows = (node.batch, node.head), node.rows.slice
+        if self.level is Level.BLOCK:
+            q, k, v = (self.inputs[name][head] for name in "QKV")
+            self.out[head][rows] = one_shot(node.op, q[rows], k, v)
+        elif self.level is Level.ATOM:
+            self._lockstep(tuple(node.children()))
+        else:
+            for wave in node.children():
+                self.visit(wave)
+
+    def visit_AttentionWave(self, node: AttentionWave) -> None:
+        self._state = SoftmaxState.identity((node.rows.extent,))
+        self._sum = np.zeros((node.rows.extent, node.op.d), np.float32)
+        for step in node.children():
+            self.visit(step)
+        self.out[node.batch, node.head, node.rows.slice] = self._sum * self._state.inverse()[:, None]
+
+    def visit_AttentionStep(self, node: AttentionStep) -> None:
+        if self.level is Level.ATOM:
+            self._machine_step(node)
+            return
+        head, rows, keys = (node.batch, node.head), node.rows.slice, node.keys.slice
+        q, k, v = self.inputs["Q"][head][rows], self.inputs["K"][head][keys], self.inputs["V"][head][keys]
+        c = log2_scale(node.op.scale)
+        self._state, p, rescale = self._state.absorb(q @ k.T, c)
+        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.dtype) @ v
+
+    def visit_ScoreAtom(self, node: ScoreAtom) -> None:
+        self._machine.score(node)
+
+    def visit_ValueAtom(self, node: ValueAtom) -> None:
+        self._machine.value(node)
+
+    def _lockstep(self, waves: tuple[AttentionWave, ...]) -> None:
+        first = waves[0]
+        head = (first.batch, first.head)
+        q, k, v = (self.inputs[name][head] for name in "QKV")
+        self._machine = self.machine_class(waves, q, k, v)
+        for step in first.children():
+            self.visit(step)
+        for wave, rows in zip(waves, self._machine.output(), strict=True):
+            self.out[head][wave.rows.slice] = rows
+
+    def _machine_step(self, node: AttentionStep) -> None:
+        self._machine.load(node)
+        for score in node.score_atoms():
+            self.visit(score)
+        self._machine.softmax(node)
+        for value in node.value_atoms():
+            self.visit(value)
+        self._machine.scalar_values()
+
+
+def one_shot(op: Attention, q: Array, k: Array, v: Array) -> Array:
+    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the dtype of the operator."""
+    c = log2_scale(op.scale)
+    scores = q @ np.swapaxes(k, -1, -2)
+    state = SoftmaxState.of(scores, c)
+    p = rounded(power(scores, state.m[..., None], c), op.dtype)
+    return np.asarray((p @ v) * state.inverse()[..., None])
