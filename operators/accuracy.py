@@ -44,6 +44,9 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
 
     and a row's bound is its largest element's, relative to the largest |out|. `magnitude` / |out| is the
     condition number of the sum: where terms cancel, no computation in that type is better.
+
+    `growth` takes roundings to be independent. Inputs whose terms are all alike repeat one rounding, and may
+    exceed it.
     """
     kind = dtype_of(op.dtype)
     v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
