@@ -2,8 +2,8 @@
 
 The first product computes S^T = K Q^T, so its C tiles have keys as rows (m) and queries as columns (n). The
 second computes O^T = V^T P^T, whose B operand P^T has queries as columns (n) and sums over keys (k). A sum
-may take its terms in any order, so each MFMA of the second product takes whatever keys the lanes hold already:
-no register leaves its lane, and only the addresses of V follow the order of the keys. Which keys those are is
+may take its terms in any order, so each MFMA of the second product takes whatever keys the lanes hold: no
+register leaves its lane, and only the addresses of V follow the order of the keys. Which keys those are is
 computed here from the two fragment maps.
 """
 
@@ -124,6 +124,6 @@ def _keys_of_step(
             if held["n"] != wanted["n"]:
                 return f"lane {lane} holds query {held['n']}, B wants {wanted['n']}"
             key = tile * rows + held["m"]
-            if keys.setdefault(wanted["k"], key) != key:
-                return f"lanes of k={wanted['k']} hold keys {keys[wanted['k']]} and {key}"
+            agreed = keys.setdefault(wanted["k"], key)
+            assert agreed == key, "two bijections that agree on n also agree on which lanes share a row"
     return tuple(keys[k] for k in range(b.shape["k"]))
