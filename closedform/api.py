@@ -39,11 +39,12 @@ def hardware(name: str | Path | HardwareDescriptor) -> HardwareDescriptor:
 def derive(
     op: Attention | Gemm,
     hw: str | Path | HardwareDescriptor = "mi300x",
-    model: str = "default",
+    model: str | None = None,
     **overrides: Any,
 ) -> Derivation:
     """Tiles of the operator on that GPU, or the constraint that forbids any: a value, never an exception.
 
+    model: "default", of the kernels that we emit, or "paper"; left out, the operator's first.
     `overrides` fix what would be derived: atom ("32x32" or "16x16"), tile_q, tile_kv, waves.
     Raises BadInput for names and values that do not exist.
     """
@@ -80,7 +81,6 @@ def emit(
     *,
     compile: bool | None = None,
     isa: bool = False,
-    model: str = "default",
     **overrides: Any,
 ) -> Emission:
     """Write the kernel and its manifest to the folder `out`; with `isa` the assembly too.
@@ -92,7 +92,7 @@ def emit(
     """
     from .emission import emit_to
 
-    return emit_to(derive(op, hw, model=model, **overrides), Path(out), compile=compile, isa=isa)
+    return emit_to(derive(op, hw, **overrides), Path(out), compile=compile, isa=isa)
 
 
 def check(

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
 
-__all__ = ["Timing", "attention_bytes", "attention_flops", "bench_attention", "buffer_sets", "load_kernel"]
+__all__ = [
+    "Timing",
+    "attention_bytes",
+    "attention_flops",
+    "bench_attention",
+    "buffer_sets",
+    "launch_times_us",
+    "load_kernel",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,8 @@ def bench_attention(
     with tempfile.TemporaryDirectory() as folder:
         emission = emit_to(derivation, Path(folder), compile=False)
         kernel = load_kernel(emission.kernel)
-        times_us = _launch_times_us(kernel, op, buffer_sets(op, hw), repeats, warmup)
+        sets = buffer_sets(op, hw)
+        times_us = launch_times_us(kernel, op, sets=sets, repeats=repeats, warmup=warmup)
     median_us = statistics.median(times_us)
     return Timing(
         kernel=emission.kernel.stem,
@@ -103,30 +112,30 @@ def bench_attention(
         median_us=median_us,
         min_us=min(times_us),
         launches=repeats,
-        buffer_sets=buffer_sets(op, hw),
+        buffer_sets=sets,
         tflops=attention_flops(op) / median_us / 1e6,
         peak_tflops=hw.peak_tflops(op.dtype),
     )
 
 
-def _launch_times_us(kernel: ModuleType, op: Attention, sets: int, repeats: int, warmup: int) -> list[float]:
-    """Microseconds of each timed launch, each on the next set of buffers."""
+def launch_times_us(
+    kernel: ModuleType, op: Attention, *, sets: int, repeats: int, warmup: int, device: str = "cuda"
+) -> list[float]:
+    """Microseconds of each timed launch; every launch, warm-up included, takes the next set of buffers."""
     import torch
 
     cuda: Any = torch.cuda
     queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.heads, op.L_kv, op.d)
     shapes = (queries, keys, keys, queries)
     buffers = [
-        [torch.randn(shape, device="cuda").to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)
+        [torch.randn(shape, device=device).to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)
     ]
     events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for i in range(warmup):
-        q, k, v, out = buffers[i % sets]
-        kernel.run(q, k, v, out)
-    for i, (begin, end) in enumerate(events):
-        q, k, v, out = buffers[i % sets]
+    for launch in range(warmup):
+        kernel.run(*buffers[launch % sets])
+    for launch, (begin, end) in enumerate(events, start=warmup):
         begin.record()
-        kernel.run(q, k, v, out)
+        kernel.run(*buffers[launch % sets])
         end.record()
     cuda.synchronize()
     return [begin.elapsed_time(end) * 1e3 for begin, end in events]

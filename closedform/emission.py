@@ -45,13 +45,15 @@ class Emission:
     derivation: Derivation
 
     def to_json(self) -> dict[str, Any]:
+        from .visitors.derivation import tiles_json
+
         return {
             "kernel": str(self.kernel),
             "manifest": str(self.manifest),
             "isa": None if self.isa is None else str(self.isa),
             "hw": self.derivation.hw.name,
             "gfx": self.derivation.hw.gfx,
-            "tiles": self.tiles.to_json(),
+            "tiles": tiles_json(self.tiles),
             "binding": self.binding,
             "resources": self.resources,
         }

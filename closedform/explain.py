@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+
+from .visitors.derivation import tiles_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +26,7 @@ def summary(derivation: Derivation) -> str:
     if derivation.tiles is None:
         lines.append(f"infeasible: {derivation.infeasible}")
     else:
-        lines.append(f"tiles     {_pairs(derivation.tiles.to_json())}")
+        lines.append(f"tiles     {_pairs(tiles_json(derivation.tiles))}")
         lines.append(f"binding   {derivation.binding}")
     if (resources := derivation.resources) is not None:
         lines.append(
@@ -42,7 +45,7 @@ def explanation(derivation: Derivation) -> str:
     if derivation.tiles is None:
         parts.append(f"Infeasible: {derivation.infeasible}")
     else:
-        parts.append(f"Tiles: {_pairs(derivation.tiles.to_json())}\nBinding capacity: {derivation.binding}")
+        parts.append(f"Tiles: {_pairs(tiles_json(derivation.tiles))}\nBinding capacity: {derivation.binding}")
     if derivation.resources is not None:
         parts.append(_render(_live_set(derivation.resources)))
         parts.append(_lds_line(derivation.resources))
@@ -69,15 +72,12 @@ def emission_summary(emission: Emission) -> str:
 
 
 def _title(derivation: Derivation) -> str:
-    op: dict[str, Any] = dict(derivation.op.to_json())
-    kind = op.pop("op")
-    model = f", model {derivation.model}"
-    return f"{kind}: {_pairs(op)} on {derivation.hw}{model}"
+    op = asdict(derivation.op)
+    return f"{derivation.op.name}: {_pairs(op)} on {derivation.hw}, model {derivation.model}"
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
-    return " ".join(f"{name}={_number(value)}" for name, value in plain.items())
+    return " ".join(f"{name}={_number(value)}" for name, value in values.items())
 
 
 def _number(value: Any) -> str:

@@ -1,7 +1,8 @@
-"""Emits the fragment-layout probe: a kernel of one wave and one MFMA that shows which lane holds which element.
+"""Emits the fragment-layout probe: one wave and one MFMA that show which lane holds which element.
 
-The host fills the fragments of A and B as the catalogued maps say and reads the fragments of C back raw. If A and B
-are such that every element of C = A B is different, one wrong lane or register in any of the three maps shows.
+The host fills the fragments of A and B as the catalogued maps say and reads the fragments of C back raw. If A
+and B are such that every element of C = A B is different, one wrong lane or register in any of the three maps
+shows.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def launch(A: fx.Tensor, B: fx.Tensor, C: fx.Tensor, stream: fx.Stream = fx.Stre
 
 _HOST = '''
 def run(a, b):
-    """Fragments of C [LANES, C_ELEMENTS] from those of A [LANES, A_ELEMENTS] and B [LANES, B_ELEMENTS], on the GPU."""
+    """Fragments of C [LANES, C_ELEMENTS] from those of A and B, each [LANES, elements], on the GPU."""
     c = torch.zeros(LANES, C_ELEMENTS, dtype=TORCH_ACC_DTYPE, device=a.device)
     launch(a.contiguous(), b.contiguous(), c, fx.Stream(torch.cuda.current_stream(a.device)))
     torch.cuda.synchronize(a.device)
@@ -102,40 +103,43 @@ def emit_layout_probe(atom: MFMAAtom) -> str:
     kernel = piece(_KERNEL)
     kernel = kernel.replace("@operand@", "fragment[0].ir_value() if elements == 1 else fragment.ir_value()")
     kernel = kernel.replace("@zero@", "0" if atom.dtype_acc.name == "i32" else "0.0")
-    return join(
-        docstring(
-            f"Fragment layout of one {atom.instruction}: C = A B by a single wave.",
-            [
-                ("A", f"[{atom.m}, {atom.k}] {atom.dtype_a}, {atom.elements_a} elements a lane"),
-                ("B", f"[{atom.k}, {atom.n}] {atom.dtype_b}, {atom.elements_b} elements a lane"),
-                ("C", f"[{atom.m}, {atom.n}] {atom.dtype_acc}, {atom.elements_c} elements a lane"),
-                ("target", atom.gfx),
-            ],
-        ),
-        piece(_IMPORTS),
-        constants(
-            [
-                ("TARGET", f'"{atom.gfx}"', ""),
-                ("DTYPE", f"fx.{_FLYDSL_TYPES[atom.dtype_a.name]}", "of A and B"),
-                ("TORCH_DTYPE", f"torch.{_TORCH_TYPES[atom.dtype_a.name]}", ""),
-                ("ELEM_BYTES", atom.dtype_a.bytes, ""),
-                ("ACC_DTYPE", f"fx.{_FLYDSL_TYPES[atom.dtype_acc.name]}", "of C"),
-                ("TORCH_ACC_DTYPE", f"torch.{_TORCH_TYPES[atom.dtype_acc.name]}", ""),
-                ("ACC_BYTES", atom.dtype_acc.bytes, ""),
-                ("M, N, K", f"{atom.m}, {atom.n}, {atom.k}", ""),
-                ("LANES", lanes, ""),
-                ("A_ELEMENTS", atom.elements_a, "per lane"),
-                ("B_ELEMENTS", atom.elements_b, ""),
-                ("C_ELEMENTS", atom.elements_c, ""),
-            ]
-        ),
-        kernel,
-        piece(_HOST),
-    ) + "\n"
+    return (
+        join(
+            docstring(
+                f"Fragment layout of one {atom.instruction}: C = A B by a single wave.",
+                [
+                    ("A", f"[{atom.m}, {atom.k}] {atom.dtype_a}, {atom.elements_a} elements a lane"),
+                    ("B", f"[{atom.k}, {atom.n}] {atom.dtype_b}, {atom.elements_b} elements a lane"),
+                    ("C", f"[{atom.m}, {atom.n}] {atom.dtype_acc}, {atom.elements_c} elements a lane"),
+                    ("target", atom.gfx),
+                ],
+            ),
+            piece(_IMPORTS),
+            constants(
+                [
+                    ("TARGET", f'"{atom.gfx}"', ""),
+                    ("DTYPE", f"fx.{_FLYDSL_TYPES[atom.dtype_a.name]}", "of A and B"),
+                    ("TORCH_DTYPE", f"torch.{_TORCH_TYPES[atom.dtype_a.name]}", ""),
+                    ("ELEM_BYTES", atom.dtype_a.bytes, ""),
+                    ("ACC_DTYPE", f"fx.{_FLYDSL_TYPES[atom.dtype_acc.name]}", "of C"),
+                    ("TORCH_ACC_DTYPE", f"torch.{_TORCH_TYPES[atom.dtype_acc.name]}", ""),
+                    ("ACC_BYTES", atom.dtype_acc.bytes, ""),
+                    ("M, N, K", f"{atom.m}, {atom.n}, {atom.k}", ""),
+                    ("LANES", lanes, ""),
+                    ("A_ELEMENTS", atom.elements_a, "per lane"),
+                    ("B_ELEMENTS", atom.elements_b, ""),
+                    ("C_ELEMENTS", atom.elements_c, ""),
+                ]
+            ),
+            kernel,
+            piece(_HOST),
+        )
+        + "\n"
+    )
 
 
 def probe_matrices(atom: MFMAAtom) -> tuple[list[list[int]], list[list[int]]]:
-    """A [m, k] and B [k, n] of small whole numbers, exact in every type, with C[i][j] = n * i + j: all different.
+    """A [m, k] and B [k, n] of small whole numbers, exact in every type; C[i][j] = n * i + j, all different.
 
     Two terms of the sum carry it, n * i and 1 * j. With four or more, i and j are split into digits of 4, so
     that no factor needs more than three significant bits:

@@ -74,15 +74,7 @@ def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, 
     Example:
       closedform check gemm --M 200 --N 150 --K 70 --hw mi210
     """
-    _report(
-        gemm_from(values),
-        hw=hw,
-        cus=cus,
-        level=level,
-        seed=seed,
-        as_json=as_json,
-        overrides={"model": "paper"},
-    )
+    _report(gemm_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides={})
 
 
 def _report(

@@ -1,0 +1,99 @@
+"""Emitted attention on the GPU against float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.operators.attention import DTYPES, VARIANTS, Attention
+
+import closedform
+from closedform.bench import bench_attention, load_kernel
+
+pytestmark = pytest.mark.device
+
+#: L_q, L_kv, d, heads, batch: one of everything, then clipped at each edge, then many tiles.
+SHAPES = [
+    (1, 1, 1, 1, 1),
+    (33, 65, 40, 2, 1),
+    (128, 128, 64, 1, 2),
+    (100, 300, 80, 3, 2),
+    (257, 1000, 128, 2, 1),
+    (64, 2048, 256, 1, 1),
+]
+
+
+def kernel_for(op: Attention, gpu: HardwareDescriptor, folder: Path, **overrides: Any) -> ModuleType:
+    return load_kernel(closedform.emit(op, gpu, folder, compile=False, **overrides).kernel)
+
+
+def inputs(op: Attention, dtype: Any, scale: float = 1.0) -> tuple[Any, Any, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    keys = (op.batch, op.heads, op.L_kv, op.d)
+    shapes = ((op.batch, op.heads, op.L_q, op.d), keys, keys)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return tuple(x.to(dtype).cuda() for x in (q * scale, k * scale, v))  # type: ignore[return-value]
+
+
+def assert_agrees(kernel: ModuleType, q: Any, k: Any, v: Any) -> None:
+    out = kernel.run(q, k, v)
+    error = kernel.max_error(out.cpu(), kernel.reference(q.cpu(), k.cpu(), v.cpu()))
+    assert error <= kernel.TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_float64(
+    gpu: HardwareDescriptor, tmp_path: Path, shape: tuple[int, ...], variant: str, dtype: str
+) -> None:
+    L_q, L_kv, d, heads, batch = shape
+    op = Attention(L_q, L_kv, d, heads=heads, batch=batch, dtype=dtype, variant=variant)
+    kernel = kernel_for(op, gpu, tmp_path)
+    assert_agrees(kernel, *inputs(op, kernel.TORCH_DTYPE))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("atom", ["32x32", "16x16"])
+def test_both_atoms(gpu: HardwareDescriptor, tmp_path: Path, atom: str, dtype: str) -> None:
+    op = Attention(200, 333, 64, heads=2, dtype=dtype)
+    kernel = kernel_for(op, gpu, tmp_path, atom=atom)
+    assert_agrees(kernel, *inputs(op, kernel.TORCH_DTYPE))
+
+
+@pytest.mark.parametrize(("dtype", "logit"), [("f32", -1e5), ("f16", -1e5), ("bf16", -1e5), ("f32", -1e35)])
+def test_very_negative_logits_are_not_lost(
+    gpu: HardwareDescriptor, tmp_path: Path, dtype: str, logit: float
+) -> None:
+    """All logits far below zero: no finite stand-in for -inf may hide them, the result is the mean of V."""
+    import torch
+
+    op = Attention(40, 70, 64, dtype=dtype)
+    kernel = kernel_for(op, gpu, tmp_path)
+    _, _, v = inputs(op, kernel.TORCH_DTYPE)
+    size = (abs(logit) / op.d * op.d**0.5) ** 0.5
+    q = torch.full((1, 1, op.L_q, op.d), size).to(kernel.TORCH_DTYPE).cuda()
+    k = torch.full((1, 1, op.L_kv, op.d), -size).to(kernel.TORCH_DTYPE).cuda()
+    out = kernel.run(q, k, v).cpu().double()
+    mean = v.cpu().double().mean(-2, keepdim=True).expand_as(out)
+    assert kernel.max_error(out, mean) <= kernel.TOLERANCE
+
+
+def test_strided_inputs(gpu: HardwareDescriptor, tmp_path: Path) -> None:
+    """[batch, L, heads, d] tensors seen as [batch, heads, L, d]."""
+    op = Attention(96, 160, 64, heads=4, batch=2, dtype="f16")
+    kernel = kernel_for(op, gpu, tmp_path)
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs(op, kernel.TORCH_DTYPE))
+    assert_agrees(kernel, q, k, v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bench_times_the_kernel(gpu: HardwareDescriptor, dtype: str) -> None:
+    timing = bench_attention(Attention(4096, 4096, 128, heads=4, dtype=dtype), gpu, repeats=10, warmup=3)
+    assert 0 < timing.min_us <= timing.median_us
+    assert 0 < timing.tflops < timing.peak_tflops
