@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .hw.errors import InfeasibleError
+from .traffic import attention_flops, fused_bytes
 
 if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Timing",
-    "attention_bytes",
-    "attention_flops",
     "bench_attention",
     "buffer_sets",
     "launch_times_us",
@@ -52,29 +51,13 @@ class Timing:
         )
 
 
-def attention_flops(op: Attention) -> int:
-    """Operations of the two products: 4 * batch * heads * L_q * L_kv * d; the softmax is not counted.
-
-    L = 16384, d = 128, one head: 137.4e9.
-    """
-    return 4 * op.batch * op.heads * op.L_q * op.L_kv * op.d
-
-
-def attention_bytes(op: Attention) -> int:
-    """Compulsory traffic: Q, K, V and O once each.
-
-    L = 16384, d = 128, f32: 33.6e6.
-    """
-    return op.batch * op.heads * 2 * (op.L_q + op.L_kv) * op.d * op.elem_bytes
-
-
 def buffer_sets(op: Attention, hw: HardwareDescriptor) -> int:
     """Sets of buffers to rotate: at least twice the last-level cache, so that no launch finds its inputs.
 
     The last level is the Infinity Cache, or L2 on a GPU without one.
     """
     cache_bytes = hw.mall_bytes or hw.l2_bytes * hw.num_xcds
-    return max(2, -(-2 * cache_bytes // attention_bytes(op)))
+    return max(2, -(-2 * cache_bytes // fused_bytes(op)))
 
 
 def load_kernel(path: Path) -> ModuleType:

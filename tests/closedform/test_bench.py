@@ -11,8 +11,9 @@ from click.testing import Result
 from closedform.hw import catalogue
 from closedform.operators.attention import Attention
 
-from closedform.bench import Timing, attention_bytes, attention_flops, buffer_sets, launch_times_us
+from closedform.bench import Timing, buffer_sets, launch_times_us
 from closedform.device import detect
+from closedform.traffic import attention_flops, fused_bytes
 
 
 @pytest.mark.skipif(detect() is not None, reason="a GPU is present: tests/device times it")
@@ -25,7 +26,7 @@ def test_without_a_gpu_it_says_so(run: Callable[..., Result]) -> None:
 def test_flops_and_bytes_of_the_main_job() -> None:
     op = Attention(16384, 16384, 128)
     assert attention_flops(op) == 137_438_953_472
-    assert attention_bytes(op) == 33_554_432
+    assert fused_bytes(op) == 33_554_432
 
 
 @pytest.mark.parametrize("gpu", catalogue.names())
@@ -34,7 +35,7 @@ def test_buffers_exceed_twice_the_last_level_cache(gpu: str, length: int) -> Non
     hw, op = catalogue.get(gpu), Attention(length, length, 128)
     cache_bytes = hw.mall_bytes or hw.l2_bytes * hw.num_xcds
     sets = buffer_sets(op, hw)
-    assert sets * attention_bytes(op) >= 2 * cache_bytes
+    assert sets * fused_bytes(op) >= 2 * cache_bytes
     assert sets >= 2
 
 

@@ -152,9 +152,8 @@ def test_a_broken_promise_is_our_bug_and_writes_nothing(
     monkeypatch.setattr("closedform.visitors.compile.compile_source", lambda source, gfx: answer)
     with pytest.raises(PromiseBroken, match=says):
         emit_to(derivation, tmp_path / "out")
-    result = run(
-        "emit", "attention", "--L", 300, "--d", 64, "--dtype", "f16", "--hw", "mi300x", "--out", tmp_path / "out"
-    )  # fmt: skip
+    shape = ("--L", 300, "--d", 64, "--dtype", "f16", "--hw", "mi300x")
+    result = run("emit", "attention", *shape, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert says in result.stderr
     assert "bug" in result.stderr
@@ -165,23 +164,20 @@ def test_a_broken_promise_is_our_bug_and_writes_nothing(
 @pytest.mark.compile
 @needs_compiler
 @pytest.mark.parametrize(
-    ("hw", "dtype", "d", "variant"),
+    "kind",
     [
-        ("mi100", "f16", 64, "chained"),
-        ("mi210", "bf16", 96, "chained"),
-        ("mi300x", "f32", 128, "chained"),
-        ("mi355x", "bf16", 80, "chained"),
-        ("mi300x", "f16", 64, "lds"),
-        ("mi210", "f32", 64, "fma"),
+        "mi100 f16 64 chained",
+        "mi210 bf16 96 chained",
+        "mi300x f32 128 chained",
+        "mi355x bf16 80 chained",
+        "mi300x f16 64 lds",
+        "mi210 f32 64 fma",
     ],
 )
-def test_emits_compiles_and_keeps_its_promises(
-    run: Callable[..., Result], tmp_path: Path, hw: str, dtype: str, d: int, variant: str
-) -> None:
-    result = run(
-        "emit", "attention", "--L", 16384, "--d", d, "--dtype", dtype, "--hw", hw, "--variant", variant,
-        "--isa", "--out", tmp_path, "--json",
-    )  # fmt: skip
+def test_emits_compiles_and_keeps_its_promises(run: Callable[..., Result], tmp_path: Path, kind: str) -> None:
+    hw, dtype, d, variant = kind.split()
+    options = ("--hw", hw, "--dtype", dtype, "--d", d, "--variant", variant)
+    result = run("emit", "attention", "--L", 16384, *options, "--isa", "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.stderr
     answer = json.loads(result.stdout)
     predicted, compiled = answer["resources"]["predicted"], answer["resources"]["compiled"]

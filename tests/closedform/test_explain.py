@@ -47,17 +47,19 @@ def test_every_formula_and_register_is_there(hw: str) -> None:
     assert "binds" in flat
 
 
+MAIN_JOB = ("--L", 16384, "--d", 128, "--dtype", "f32", "--explain")
+
+
 def test_paper_a_in_full(run: Run) -> None:
-    """The paper's own example, line by line."""
-    result = run("derive", "attention", "--L", 16384, "--d", 128, "--dtype", "f32", "--hw", "paper_a",
-                 "--model", "paper", "--explain")  # fmt: skip
+    """The paper's own example."""
+    result = run("derive", "attention", *MAIN_JOB, "--hw", "paper_a", "--model", "paper")
     assert result.exit_code == 0
     for part in ("tile_q=32", "tile_kv=64", "180", "4.27 per CU", "5 rounds"):
         assert part in result.stdout, part
 
 
 def test_infeasible_report(run: Run) -> None:
-    result = run("derive", "attention", "--L", 16384, "--d", 128, "--dtype", "f32", "--hw", "mi100", "--variant", "lds",
-                 "--tile-q", 32, "--tile-kv", 64, "--waves", 1, "--explain")  # fmt: skip
+    tiles = ("--variant", "lds", "--tile-q", 32, "--tile-kv", 64, "--waves", 1)
+    result = run("derive", "attention", *MAIN_JOB, "--hw", "mi100", *tiles)
     assert result.exit_code == 4
     assert "Infeasible:" in result.stdout

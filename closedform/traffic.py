@@ -1,0 +1,63 @@
+"""HBM traffic and operations of attention: what any implementation must move, and what others move beyond it.
+
+Sizes in bytes. The matrix S is the L_q x L_kv scores of every head. Source of the countings: closed-formula
+paper, section 6 and the paragraph on HBM traffic in 6.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .operators.attention import Attention
+
+__all__ = ["attention_flops", "fused_bytes", "savings", "scores_bytes", "streamed_bytes", "unfused_bytes"]
+
+
+def attention_flops(op: Attention) -> int:
+    """Operations of the two products, 4 * batch * heads * L_q * L_kv * d; the softmax is not counted.
+
+    L = 16384, d = 128, one head: 137.4e9.
+    """
+    return 4 * op.batch * op.heads * op.L_q * op.L_kv * op.d
+
+
+def fused_bytes(op: Attention) -> int:
+    """Compulsory traffic, 2 (L_q + L_kv) d elem a head: Q, K and V read once, R written once.
+
+    L = 16384, d = 128, f32: 33.6 MB.
+    """
+    return op.batch * op.heads * 2 * (op.L_q + op.L_kv) * op.d * op.elem_bytes
+
+
+def scores_bytes(op: Attention) -> int:
+    """The matrix S, L_q L_kv elem a head.
+
+    L = 16384, f32: 1073.7 MB.
+    """
+    return op.batch * op.heads * op.L_q * op.L_kv * op.elem_bytes
+
+
+def unfused_bytes(op: Attention) -> int:
+    """Three separate kernels: the compulsory traffic, and S written, read, written as softmax and read again.
+
+    L = 16384, d = 128, f32: 4328.5 MB.
+    """
+    return fused_bytes(op) + 4 * scores_bytes(op)
+
+
+def savings(op: Attention) -> float:
+    """S over the compulsory traffic: L / (4 d) where L_q = L_kv = L.
+
+    L = 16384, d = 128: 32.
+    """
+    return scores_bytes(op) / fused_bytes(op)
+
+
+def streamed_bytes(op: Attention, block_q: int) -> int:
+    """Loads of K and V by all workgroups of `block_q` queries: each reads all keys, and caches serve most.
+
+    L = 16384, d = 128, f32, 32 queries: 512 * 16.8 MB = 8.59 GB.
+    """
+    blocks = -(-op.L_q // block_q)
+    return op.batch * op.heads * blocks * 2 * op.L_kv * op.d * op.elem_bytes
