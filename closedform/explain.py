@@ -32,11 +32,11 @@ def summary(derivation: Derivation) -> str:
         lines.append(
             f"predicted {resources.registers} of {resources.register_budget} registers, "
             f"{resources.lds_bytes} of {resources.lds_limit_bytes} B of LDS, "
-            f"{resources.waves_per_simd} waves per SIMD"
+            f"{_count(resources.waves_per_simd, 'wave')} per SIMD"
         )
     if derivation.grid is not None:
         lines.append(f"grid      {_grid_line(derivation.grid)}")
-    return "\n".join(lines)
+    return _wrapped("\n".join(lines), indent=10)
 
 
 def explanation(derivation: Derivation) -> str:
@@ -64,11 +64,10 @@ def emission_summary(emission: Emission) -> str:
             f"compiled  {compiled['registers']} registers ({compiled['vgpr']} arch, {compiled['agpr']} acc; "
             f"{predicted['registers']} predicted), {compiled['sgpr']} scalar, "
             f"{compiled['vgpr_spills'] + compiled['sgpr_spills']} spills, {compiled['lds_bytes']} B of LDS, "
-            f"{compiled['waves_per_simd']} waves per SIMD"
+            f"{compiled['waves_per_simd']:g} waves per SIMD"
         )
-    written = (emission.kernel, emission.manifest, emission.isa)
-    lines += [f"wrote     {path}" for path in written if path is not None]
-    return "\n".join(lines)
+    written = [path for path in (emission.kernel, emission.manifest, emission.isa) if path is not None]
+    return "\n".join([_wrapped("\n".join(lines), indent=10), *(f"wrote     {path}" for path in written)])
 
 
 def _title(derivation: Derivation) -> str:
@@ -84,11 +83,15 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _grid_line(grid: GridVerdict) -> str:
     shape = " x ".join(map(str, grid.grid))
     return (
         f"{shape} = {grid.blocks} workgroups on {grid.num_cus} CUs ({grid.blocks_per_cu:.2f} per CU), "
-        f"{grid.workgroups_per_cu} at a time on each: {grid.rounds} rounds, "
+        f"{grid.workgroups_per_cu} at a time on each: {_count(grid.rounds, 'round')}, "
         f"{grid.utilisation:.1%} of the slots used"
     )
 
@@ -97,17 +100,20 @@ def _lds_line(resources: PredictedResources) -> str:
     free = resources.lds_limit_bytes - resources.lds_bytes
     return (
         f"LDS of one workgroup: {resources.lds_bytes} B of {resources.lds_limit_bytes} B, {free} B free; "
-        f"{resources.waves_per_simd} waves per SIMD"
+        f"{_count(resources.waves_per_simd, 'wave')} per SIMD"
     )
 
 
 def _formulas(steps: tuple[FormulaValue, ...]) -> Table:
-    table = _table("Formulas", "formula", "numbers put in", "value", "binds")
+    table = _table("Formulas, in the order in which they decide", "value", "formula, numbers put in")
     for step in steps:
-        unit = f" {step.formula.unit}" if step.formula.unit else ""
         numbers = ", ".join(f"{name}={_number(value)}" for name, value in step.inputs.items())
-        what = f"{step.formula.name}\n  {step.formula.text}"
-        table.add_row(what, numbers, f"{_number(step.value)}{unit}", "binds" if step.binds else "")
+        value = f"{_number(step.value)} {step.formula.unit}".rstrip()
+        table.add_row(
+            f"{value}\n** binds **" if step.binds else value,
+            f"{step.formula.name}\n  {step.formula.text}\n  {numbers}",
+        )
+        table.add_section()
     return table
 
 
@@ -136,13 +142,20 @@ def _render(table: Table) -> str:
     from rich.console import Console
 
     text = StringIO()
-    console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False)
-    console.print(table, markup=False)
+    console = Console(
+        file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False, markup=False
+    )
+    console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
-def _wrapped(part: str) -> str:
+def _wrapped(part: str, indent: int = 0) -> str:
     from textwrap import wrap
 
     lines = part.splitlines()
-    return "\n".join("\n".join(wrap(line, WIDTH)) if len(line) > WIDTH else line for line in lines)
+    return "\n".join(
+        "\n".join(wrap(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False))
+        if len(line) > WIDTH
+        else line
+        for line in lines
+    )
