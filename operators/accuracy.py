@@ -15,8 +15,8 @@ from .reference import Reference
 __all__ = ["Accuracy", "compare", "error_bound", "relative_error"]
 
 
-def relative_error(out: Array, reference: Array) -> Array:
-    """Largest error of each row (last axis), relative to the largest |reference| of that row.
+def relative_error(out: Array, reference: Array, size: Array | None = None) -> Array:
+    """Largest error of each row (last axis), relative to the largest `size` of that row, by default |reference|.
 
     Where the reference is not finite the result must be the same NaN or infinity, else the error is infinite;
     such elements count for nothing otherwise. A row of zeros must be met exactly.
@@ -29,7 +29,8 @@ def relative_error(out: Array, reference: Array) -> Array:
     with np.errstate(invalid="ignore"):
         same = (out == reference) | (np.isnan(out) & np.isnan(reference))
         error = np.where(same, 0.0, np.where(finite & np.isfinite(out), np.abs(out - reference), np.inf))
-    return _by_row(error.max(axis=-1), np.where(finite, np.abs(reference), 0.0).max(axis=-1))
+    size = np.abs(reference) if size is None else size
+    return _by_row(error.max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
 
 
 def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
@@ -38,12 +39,12 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     To first order an element may be off by
 
         u |out|           rounding of the result to the dtype, roundoff u
-      + u magnitude       rounding of P to the dtype (attention of 16-bit types: f32 keeps its P)
+      + u size            rounding of P to the dtype (attention of 16-bit types: f32 keeps its P)
       + v growth          everything that is computed in the accumulator's type, roundoff v
       + tiny (1 + lost)   half a step of the dtype below its normal numbers: of the result, and of each P
 
-    and a row's bound is its largest element's, relative to the largest |out|. `magnitude` / |out| is the
-    condition number of the sum: where terms cancel, no computation in that type is better.
+    and a row's bound is its largest element's, relative to the largest `size`. Attention of n keys in f32
+    thus stays near sqrt(d) roundoffs, of 16-bit types within 2 and a little.
 
     `growth` takes roundings to be independent. Inputs whose terms are all alike repeat one rounding, and may
     exceed it.
@@ -51,13 +52,14 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     kind = dtype_of(op.dtype)
     v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
     u = kind.unit_roundoff
-    size = np.abs(reference.out)
     tiny = kind.min_normal * u
-    bound = u * size + v * reference.growth + tiny
+    bound = u * np.abs(reference.out) + v * reference.growth + tiny
     if isinstance(op, Attention) and kind.bits < 32:
-        bound = bound + u * reference.magnitude + tiny * reference.lost
+        bound = bound + u * reference.size + tiny * reference.lost
     finite = np.isfinite(reference.out)
-    return _by_row(np.where(finite, bound, 0.0).max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
+    return _by_row(
+        np.where(finite, bound, 0.0).max(axis=-1), np.where(finite, reference.size, 0.0).max(axis=-1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Accuracy:
 
 def compare(op: Attention | Gemm, out: Array, reference: Reference) -> Accuracy:
     """Every row of `out` against its own bound."""
-    error, bound = relative_error(out, reference.out).ravel(), error_bound(op, reference).ravel()
+    error = relative_error(out, reference.out, reference.size).ravel()
+    bound = error_bound(op, reference).ravel()
     share = _by_row(error, bound)
     worst = int(error.argmax())
     return Accuracy(

@@ -17,14 +17,14 @@ __all__ = ["Reference", "attention_reference", "gemm_reference", "reference"]
 class Reference:
     """Exact result `out` of the rounded inputs, and sums that its rounding errors scale with, of its shape.
 
-    `magnitude` is the same sum with every term taken absolute: relative errors of the terms are relative to
-    it. `growth` is the part of the error that comes from rounding to the accumulator's type, in units of
+    `size` is what an error is measured against: |D| of gemm, and P |V| of attention, the size of what it
+    averages, which stays when the average itself cancels. `growth` is the part of the error that comes from rounding to the accumulator's type, in units of
     its roundoff. `lost` is the sum of |V| over the sum of exponentials: what a fixed error of every P comes
     to.
     """
 
     out: Array
-    magnitude: Array
+    size: Array
     growth: Array
     lost: Array
 
@@ -61,14 +61,14 @@ def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference
     total = np.where(total == 0, 1.0, total)
     p = p / total
     out = p @ v
-    magnitude = p @ np.abs(v)
+    size = p @ np.abs(v)
     terms = np.sqrt(np.square(q) @ np.square(kt)) * scale
     exponent = 2 * np.sqrt(d) * (np.abs(s) + terms) + 5 * np.abs(s - m) + 2
     weighted = np.where(p == 0, 0.0, p * np.where(p == 0, 0.0, exponent))
     growth = weighted @ np.abs(v) + weighted.sum(axis=-1, keepdims=True) * np.abs(out)
-    growth = growth + 2 * np.sqrt(keys) * (magnitude + np.abs(out)) + 4 * np.abs(out)
+    growth = growth + 2 * np.sqrt(keys) * (size + np.abs(out)) + 4 * np.abs(out)
     lost = np.abs(v).sum(axis=-2, keepdims=True) / total
-    return Reference(out, magnitude, growth, lost)
+    return Reference(out, size, growth, lost)
 
 
 def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
@@ -81,4 +81,4 @@ def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
     out = a @ b
     terms = np.sqrt(np.square(a) @ np.square(b))
     growth = 2 * np.sqrt(a.shape[-1]) * (np.abs(out) + terms)
-    return Reference(out, np.abs(a) @ np.abs(b), growth, np.zeros_like(out))
+    return Reference(out, np.abs(out), growth, np.zeros_like(out))

@@ -5,7 +5,10 @@ PREFIX = "max_rel_error "
 
 def pytest_terminal_summary(terminalreporter):
     worst = {}
-    for report in terminalreporter.getreports("passed"):
+    phases = [report for reports in terminalreporter.stats.values() for report in reports]
+    for report in phases:
+        if not hasattr(report, "user_properties"):
+            continue
         test = report.nodeid.split("::")[-1].split("[")[0]
         place = (report.nodeid.split("/")[-1].split(".py")[0], test)
         for name, value in report.user_properties:
