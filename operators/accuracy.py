@@ -16,7 +16,7 @@ __all__ = ["Accuracy", "compare", "error_bound", "relative_error"]
 
 
 def relative_error(out: Array, reference: Array, size: Array | None = None) -> Array:
-    """Largest error of each row (last axis), relative to the largest `size` of that row, by default |reference|.
+    """Largest error of each row (last axis), relative to the row's largest `size`, by default |reference|.
 
     Where the reference is not finite the result must be the same NaN or infinity, else the error is infinite;
     such elements count for nothing otherwise. A row of zeros must be met exactly.
@@ -57,9 +57,8 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     if isinstance(op, Attention) and kind.bits < 32:
         bound = bound + u * reference.size + tiny * reference.lost
     finite = np.isfinite(reference.out)
-    return _by_row(
-        np.where(finite, bound, 0.0).max(axis=-1), np.where(finite, reference.size, 0.0).max(axis=-1)
-    )
+    bound, size = (np.where(finite, x, 0.0).max(axis=-1) for x in (bound, reference.size))
+    return _by_row(bound, size)
 
 
 @dataclass(frozen=True, slots=True)

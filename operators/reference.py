@@ -12,15 +12,18 @@ from .numerics import Array, rounded
 
 __all__ = ["Reference", "attention_reference", "gemm_reference", "reference"]
 
+#: Scores that are held in memory at a time.
+SCORES_AT_ONCE = 2**22
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Exact result `out` of the rounded inputs, and sums that its rounding errors scale with, of its shape.
 
     `size` is what an error is measured against: |D| of gemm, and P |V| of attention, the size of what it
-    averages, which stays when the average itself cancels. `growth` is the part of the error that comes from rounding to the accumulator's type, in units of
-    its roundoff. `lost` is the sum of |V| over the sum of exponentials: what a fixed error of every P comes
-    to.
+    averages, which stays where the average itself cancels. `growth` is the part of the error that comes from
+    rounding to the accumulator's type, in units of its roundoff. `lost` is the sum of |V| over the sum of
+    exponentials: what a fixed error of every P comes to.
     """
 
     out: Array
@@ -51,6 +54,18 @@ def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference
     the difference, the product and the three roundings in the scale; 2 is exp2's unit in the last place.
     The weights enter numerator and denominator, and the sums over keys themselves add 2 sqrt(L) to both.
     """
+    rows = max(1, SCORES_AT_ONCE // (k.size // k.shape[-1]))
+    if q.shape[-2] <= rows:
+        return _attention_rows(q, k, v, scale)
+    starts = range(0, q.shape[-2], rows)
+    parts = [_attention_rows(q[..., start : start + rows, :], k, v, scale) for start in starts]
+    joined = (
+        np.concatenate([getattr(part, field) for part in parts], axis=-2) for field in Reference.__slots__
+    )
+    return Reference(*joined)
+
+
+def _attention_rows(q: Array, k: Array, v: Array, scale: float) -> Reference:
     d, keys = q.shape[-1], k.shape[-2]
     kt = np.swapaxes(k, -1, -2)
     s = q @ kt * scale

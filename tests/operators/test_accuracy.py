@@ -45,6 +45,16 @@ def test_the_reference_rounds_its_inputs():
     assert np.array_equal(reference(op, Q=q, K=k, V=v).out, attention_reference(*exact, op.scale).out)
 
 
+def test_a_long_reference_is_computed_in_parts(monkeypatch):
+    q, k, v = draw(2, 1, 50, 8), draw(2, 1, 9, 8), draw(2, 1, 9, 8)
+    whole = attention_reference(q, k, v, 0.3)
+    monkeypatch.setattr("closedform.operators.reference.SCORES_AT_ONCE", 7 * 2 * 9)
+    parts = attention_reference(q, k, v, 0.3)
+    for field in ("out", "size", "growth", "lost"):
+        assert np.allclose(getattr(parts, field), getattr(whole, field), rtol=1e-12)
+        assert getattr(parts, field).shape == q.shape
+
+
 def test_rows_without_visible_keys_are_zero_in_the_reference():
     q, k, v = np.ones((2, 1)), np.full((3, 1), -np.inf), draw(3, 1)
     ref = attention_reference(q, k, v, 1.0)
