@@ -10,7 +10,7 @@ from .errors import BadInput
 from .fragments import FragmentMap, fragment_map
 from .tables import read_facts
 
-__all__ = ["MFMAAtom", "instructions"]
+__all__ = ["F8F6F4_FORMATS", "MFMAAtom", "instructions"]
 
 #: Lanes that take part in one MFMA, and SIMDs of a CU that can each run one; the same on every CDNA target.
 MFMA_LANES = 64
@@ -19,6 +19,9 @@ MFMA_UNITS_PER_CU = 4
 CLOCKS_PER_PASS = 4
 RESULT_DELAY_PASSES = 4
 
+#: How an f8f6f4 instruction names the type of A (cbsz) and of B (blgp), by family; read in compiled code.
+F8F6F4_FORMATS = {"fp8": 0, "bf8": 1, "fp6": 2, "bf6": 3, "fp4": 4}
+
 
 @dataclass(frozen=True, slots=True)
 class MFMAAtom:
@@ -26,8 +29,13 @@ class MFMAAtom:
 
     `cycles` counts clocks in which the matrix core is busy. `coexec_valu_clocks` is how many of them can
     overlap vector instructions of the same wave, None where no source says. `acc_only` means that C and D
-    must be AccVGPRs. `emit` says how FlyDSL 0.5.0 emits the instruction: "atom" through its MMA atom,
-    "rocdl" through the dialect's operation, or None, and then `emit_reason` says why not.
+    must be AccVGPRs.
+
+    `emit` says how FlyDSL 0.5.0 emits the instruction, and `emit_source` how that is known: "atom" through
+    `flydsl.expr.rocdl.MFMA`, "rocdl" only through the operation `rocdl_op` of the ROCDL dialect, None not at
+    all, and then `emit_reason` says why. The operation, which exists for "atom" too, takes A and B as the
+    MLIR type `rocdl_operand`. An f8f6f4 operation is the one with scales, both the constant 0, and takes the
+    types of A and B as `F8F6F4_FORMATS`.
     """
 
     instruction: str
@@ -45,10 +53,13 @@ class MFMAAtom:
     map_a: str
     map_b: str
     map_c: str
+    source: str
+    note: str
     emit: str | None
     emit_reason: str
-    source: str
-    note: str = ""
+    emit_source: str
+    rocdl_op: str
+    rocdl_operand: str
 
     def __str__(self) -> str:
         same = self.dtype_a == self.dtype_b
@@ -142,8 +153,9 @@ def instructions(gfx: str, acc_only: bool) -> tuple[MFMAAtom, ...]:
 
 
 def _atom(row: dict[str, str], dtype_a: DType, dtype_b: DType, acc_only: bool) -> MFMAAtom:
-    if not row["emit"] and not row["emit_reason"]:
-        raise BadInput(f"mfma.csv: {row['instruction']} of {row['gfx']} is not emitted and gives no reason")
+    if not row["emit_source" if row["emit"] else "emit_reason"]:
+        missing = "is emitted without a source" if row["emit"] else "is not emitted and gives no reason"
+        raise BadInput(f"mfma.csv: {row['instruction']} of {row['gfx']} {missing}")
     return MFMAAtom(
         instruction=row["instruction"],
         gfx=row["gfx"],
@@ -160,8 +172,11 @@ def _atom(row: dict[str, str], dtype_a: DType, dtype_b: DType, acc_only: bool) -
         map_a=row["map_a"],
         map_b=row["map_b"],
         map_c=row["map_c"],
-        emit=row["emit"] or None,
-        emit_reason=row["emit_reason"],
         source=row["source"],
         note=row["note"],
+        emit=row["emit"] or None,
+        emit_reason=row["emit_reason"],
+        emit_source=row["emit_source"],
+        rocdl_op=row["rocdl_op"],
+        rocdl_operand=row["rocdl_operand"],
     )

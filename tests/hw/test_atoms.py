@@ -41,6 +41,9 @@ def test_numbers_of_an_atom_agree_with_each_other(atom):
     assert atom.source
     assert atom.emit in ("atom", "rocdl", None)
     assert bool(atom.emit_reason) == (atom.emit is None)
+    assert (
+        bool(atom.emit_source) == bool(atom.rocdl_op) == bool(atom.rocdl_operand) == (atom.emit is not None)
+    )
     assert atom.emit is None or atom.blocks == 1
 
 
@@ -86,6 +89,14 @@ def test_what_is_offered_for_emission():
         assert shapes["bf16"]
     assert {(a.m, a.n, a.k) for a in get("mi355x").atoms_for("bf16")} >= {(16, 16, 32), (32, 32, 16)}
     assert {(a.m, a.n, a.k) for a in get("mi100").atoms_for("bf16")} == {(16, 16, 8), (32, 32, 4)}
+    through_rocdl = {(a.gfx, a.dtype_a.family) for a in ATOMS if a.emit == "rocdl"}
+    assert through_rocdl == {
+        *((gfx, "f64") for gfx in ("gfx90a", "gfx942", "gfx950")),
+        *((gfx, "i8") for gfx in ("gfx908", "gfx90a", "gfx950")),
+        *((gfx, family) for gfx in ("gfx942", "gfx950") for family in ("fp8", "bf8")),
+        *(("gfx950", family) for family in ("fp6", "bf6", "fp4")),
+        ("gfx942", "xf32"),
+    }
 
 
 def test_text_of_an_atom():
@@ -107,8 +118,12 @@ def test_unknown_target_names_the_known_ones():
         instructions("gfx1100", False)
 
 
-def test_a_row_that_is_not_emitted_must_say_why(monkeypatch):
-    row = {**atoms_module._rows()[0], "gfx": "gfx000", "emit": "", "emit_reason": ""}
+@pytest.mark.parametrize(
+    ("emit", "message"),
+    [("", "gives no reason"), ("atom", "without a source"), ("rocdl", "without a source")],
+)
+def test_a_row_must_say_how_its_emission_is_known(monkeypatch, emit, message):
+    row = {**atoms_module._rows()[0], "gfx": "gfx000", "emit": emit, "emit_reason": "", "emit_source": ""}
     monkeypatch.setattr(atoms_module, "_rows", lambda: [row])
-    with pytest.raises(BadInput, match="gives no reason"):
+    with pytest.raises(BadInput, match=message):
         instructions("gfx000", False)
