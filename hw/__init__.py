@@ -14,6 +14,7 @@ from .errors import (
     NoDevice,
 )
 from .fragments import Digit, FragmentMap
+from .lds import LdsCycles, LdsPhases, lds_cycles, lds_phases
 from .occupancy import (
     Budget,
     Occupancy,
@@ -37,6 +38,8 @@ __all__ = [
     "HardwareDescriptor",
     "Infeasible",
     "InfeasibleError",
+    "LdsCycles",
+    "LdsPhases",
     "MFMAAtom",
     "MissingDependency",
     "NoDevice",
@@ -46,6 +49,8 @@ __all__ = [
     "find",
     "get",
     "lds_allocated_bytes",
+    "lds_cycles",
+    "lds_phases",
     "lds_share_bytes",
     "load_file",
     "names",

@@ -9,6 +9,7 @@ from closedform.hw.tables import FACTS, STATUSES, read_facts
 KEYS = {
     "fragment_maps.csv": ("name",),
     "gpus.csv": ("gpu", "field"),
+    "lds_phases.csv": ("gfx", "access", "access_bytes"),
     "mfma.csv": ("gfx", "instruction", "dtype_a", "dtype_b"),
     "published_peaks.csv": ("gpu", "unit_kind", "dtype"),
     "targets.csv": ("gfx", "field"),
