@@ -123,7 +123,9 @@ class MFMAAtom:
     def flops_per_clk_cu(self) -> float:
         """Operations per clock of a CU with all its matrix cores busy: 4 * flops / cycles.
 
-        f16 32x32x8 of gfx942: 4 * 16384 / 32 = 2048.
+        >>> from closedform.hw.catalogue import get
+        >>> get("mi300x").atom("v_mfma_f32_32x32x8_f16").flops_per_clk_cu  # 4 * 16384 / 32
+        2048.0
         """
         return MFMA_UNITS_PER_CU * self.flops / self.cycles
 

@@ -89,6 +89,11 @@ def chain(c: FragmentMap, b: FragmentMap, tiles: int) -> tuple[ChainStep, ...] |
 
     `c` is the C map of the first product and `b` the B map of the second. Registers are taken in order, so
     the steps use each (tile, element) and each key exactly once.
+
+    >>> from closedform.hw.catalogue import get
+    >>> f32 = get("mi300x").atom("v_mfma_f32_16x16x4_f32")
+    >>> chain(f32.c, f32.b, 1)[1]
+    ChainStep(registers=((0, 1),), key_of_k=(1, 5, 9, 13))
     """
     where = f"chaining {c.name} into {b.name}"
     blocks = max(c.shape["block"], b.shape["block"])

@@ -104,7 +104,10 @@ class HardwareDescriptor:
         """The same device with another number of visible CUs, as partitions and cut-down parts have.
 
         XCDs are as many as hold that number, and the L2 rate goes with them; HBM stays whole.
-        `get("mi300x").with_cus(38)` is one XCD.
+
+        >>> from closedform.hw.catalogue import get
+        >>> get("mi300x").with_cus(38).num_xcds
+        1
         """
         if isinstance(num_cus, bool) or not isinstance(num_cus, int) or num_cus < 1:
             raise BadInput(f"the number of visible CUs must be a whole number of at least 1, not {num_cus!r}")
@@ -176,7 +179,11 @@ class HardwareDescriptor:
     def peak_tflops(self, name: str | DType) -> float:
         """Dense matrix peak: num_cus * clock * flops_per_clk_cu, in 1e12 operations per second.
 
-        mi300x, f16: 304 * 2100 MHz * 2048 = 1307.4. Raises BadInput as `flops_per_clk_cu` does.
+        Raises BadInput as `flops_per_clk_cu` does.
+
+        >>> from closedform.hw.catalogue import get
+        >>> round(get("mi300x").peak_tflops("f16"), 1)  # 304 * 2100 MHz * 2048
+        1307.4
         """
         return self.num_cus * self.clock_mhz * self.flops_per_clk_cu(name) / 1e6
 

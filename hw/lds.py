@@ -82,7 +82,9 @@ def _lanes(text: str) -> tuple[int, ...]:
 def lds_phases(hw: HardwareDescriptor, access: str, access_bytes: int) -> LdsPhases:
     """Phases of a "read" or "write" of 4, 8, 12 or 16 bytes a lane: the fact, or the assumption.
 
-    gfx942, read of 16 bytes: lanes 0-3 and 20-23 share a phase. Without a fact lanes 0 to 31 do for 4 bytes.
+    >>> from closedform.hw.catalogue import get
+    >>> lds_phases(get("mi300x"), "read", 16).groups[0]
+    (0, 1, 2, 3, 20, 21, 22, 23)
     """
     if access not in ("read", "write") or access_bytes not in (4, 8, 12, 16):
         raise BadInput(

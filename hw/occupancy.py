@@ -67,7 +67,11 @@ def registers_allocated(hw: HardwareDescriptor, arch: int, acc: int = 0) -> int:
     """Registers per lane that the hardware takes from `vgpr_file` for one wave.
 
     Unified file: align(align(arch, 4) + acc, granule); split file: align(max(arch, acc), granule).
-    gfx942, 100 arch + 200 acc: 304. gfx908, the same: 200. At least one granule is taken.
+    At least one granule is taken.
+
+    >>> from closedform.hw.catalogue import get
+    >>> registers_allocated(get("mi300x"), 100, 200), registers_allocated(get("mi100"), 100, 200)
+    (304, 200)
     """
     if arch < 0 or acc < 0:
         raise BadInput(f"register counts cannot be negative: {arch} arch, {acc} acc")
@@ -78,7 +82,9 @@ def registers_allocated(hw: HardwareDescriptor, arch: int, acc: int = 0) -> int:
 def waves_per_simd(hw: HardwareDescriptor, arch: int, acc: int = 0) -> int:
     """Waves that the registers allow on one SIMD: min(cap, vgpr_file // allocated); 0 if no wave can exist.
 
-    gfx942, 36 arch + 32 acc: min(8, 512 // 72) = 7.
+    >>> from closedform.hw.catalogue import get
+    >>> waves_per_simd(get("mi300x"), 36, 32)  # 512 // 72
+    7
     """
     allocated = registers_allocated(hw, arch, acc)
     if arch > hw.vgpr_arch or acc > hw.vgpr_acc or arch + acc > hw.vgpr_per_wave_max:
@@ -89,7 +95,11 @@ def waves_per_simd(hw: HardwareDescriptor, arch: int, acc: int = 0) -> int:
 def register_budget(hw: HardwareDescriptor, waves: int) -> Budget:
     """The largest counts with which `waves` waves still fit on a SIMD: align_down(vgpr_file / waves).
 
-    gfx942, 2 waves: 256 together. gfx908, 2 waves: 128 arch and 128 acc, apart.
+    >>> from closedform.hw.catalogue import get
+    >>> register_budget(get("mi300x"), 2)
+    Budget(arch=256, acc=256, total=256, unified=True)
+    >>> register_budget(get("mi100"), 2)
+    Budget(arch=128, acc=128, total=256, unified=False)
     """
     if not 1 <= waves <= hw.waves_per_simd_max:
         raise BadInput(f"{hw.name} holds 1 to {hw.waves_per_simd_max} waves per SIMD, not {waves}")
@@ -102,7 +112,9 @@ def register_budget(hw: HardwareDescriptor, waves: int) -> Budget:
 def lds_allocated_bytes(hw: HardwareDescriptor, lds_bytes: int) -> int:
     """LDS that a workgroup occupies: the larger of the roundings to the two granules of the descriptor.
 
-    gfx942: 100 B takes 512. gfx950: 32768 B takes 33280 (26 steps of 1280 B).
+    >>> from closedform.hw.catalogue import get
+    >>> lds_allocated_bytes(get("mi300x"), 100), lds_allocated_bytes(get("mi355x"), 32768)
+    (512, 33280)
     """
     if lds_bytes < 0:
         raise BadInput(f"LDS bytes cannot be negative: {lds_bytes}")
@@ -112,7 +124,9 @@ def lds_allocated_bytes(hw: HardwareDescriptor, lds_bytes: int) -> int:
 def lds_share_bytes(hw: HardwareDescriptor, workgroups: int) -> int:
     """The most LDS that each of `workgroups` workgroups of a CU may ask for; 0 if nothing is left.
 
-    gfx942, 3 workgroups: 21504. gfx950, 5 workgroups: 32000, of the 32768 that 2048 B steps alone would give.
+    >>> from closedform.hw.catalogue import get
+    >>> lds_share_bytes(get("mi300x"), 3), lds_share_bytes(get("mi355x"), 5)  # 2048 B steps alone: 32768
+    (21504, 32000)
     """
     if workgroups < 1:
         raise BadInput(f"a CU holds at least one workgroup, not {workgroups}")
@@ -160,6 +174,8 @@ def workgroups_per_cu(
 ) -> int:
     """Workgroups that one CU holds at once; 0 if one does not fit.
 
-    gfx942, 8 waves of 512 registers: 0. gfx950, 32768 B of LDS and few registers: 4.
+    >>> from closedform.hw.catalogue import get
+    >>> workgroups_per_cu(get("mi300x"), 8, 256, 256), workgroups_per_cu(get("mi355x"), 4, 64, 0, 32768)
+    (0, 4)
     """
     return occupancy_of(hw, waves_per_workgroup, arch, acc, lds_bytes).workgroups_per_cu
