@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -10,7 +10,7 @@ from closedform.hw.errors import Infeasible
 
 from .formula import FormulaValue
 
-__all__ = ["Derivation", "GridVerdict", "PredictedResources", "RegisterItem"]
+__all__ = ["Derivation", "GridVerdict", "PredictedResources", "RegisterItem", "tiles_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,22 @@ class Derivation:
     def to_json(self) -> dict[str, Any]:
         """The public form: lengths in elements, sizes `_bytes`; formulas as printed by --explain."""
         return {
-            "op": self.op.to_json(),
+            "op": {"name": self.op.name, **asdict(self.op)},
             "hw": self.hw.name,
             "gfx": self.hw.gfx,
             "model": self.model,
             "feasible": self.feasible,
             "infeasible": None if self.infeasible is None else asdict(self.infeasible),
-            "tiles": None if self.tiles is None else self.tiles.to_json(),
+            "tiles": None if self.tiles is None else tiles_json(self.tiles),
             "binding": self.binding,
             "resources": None if self.resources is None else asdict(self.resources),
             "occupancy": None if self.grid is None else asdict(self.grid),
             "formulas": [step.to_json() for step in self.steps],
             "notes": list(self.notes),
         }
+
+
+def tiles_json(tiles: Any) -> dict[str, Any]:
+    """Tile policy by field; the atom by its instruction name."""
+    values = {f.name: getattr(tiles, f.name) for f in fields(tiles)}
+    return {name: getattr(value, "instruction", value) for name, value in values.items()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
-__all__ = ["Formula", "FormulaValue", "align_down", "ceil_div", "minimum", "round_up"]
+__all__ = ["Formula", "FormulaValue", "align_down", "ceil_div", "floor_sqrt", "minimum", "round_up"]
 
 
 def _library(*operands: Any) -> str:
@@ -27,7 +28,7 @@ def ceil_div(a: Any, b: Any) -> Any:
     >>> ceil_div(16384, 120)
     137
     """
-    if _library(a, b) == "sympy":
+    if type(a) is not int and _library(a, b) == "sympy":
         import sympy
 
         return sympy.ceiling(a / b)
@@ -36,7 +37,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 def minimum(a: Any, b: Any) -> Any:
     """The smaller one, elementwise on numpy arrays, Min(a, b) on symbols."""
-    library = _library(a, b)
+    library = "int" if type(a) is type(b) is int else _library(a, b)
     if library == "sympy":
         import sympy
 
@@ -55,6 +56,24 @@ def align_down(value: Any, step: Any) -> Any:
     80
     """
     return value // step * step
+
+
+def floor_sqrt(value: Any) -> Any:
+    """floor(sqrt(value)).
+
+    >>> floor_sqrt(16384)
+    128
+    """
+    library = _library(value)
+    if library == "sympy":
+        import sympy
+
+        return sympy.floor(sympy.sqrt(value))
+    if library == "numpy":
+        import numpy as np
+
+        return np.floor(np.sqrt(value)).astype(np.int64)
+    return isqrt(value)
 
 
 def round_up(value: Any, step: Any) -> Any:

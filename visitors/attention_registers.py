@@ -1,0 +1,98 @@
+"""The live set of emitted attention, item by item: what the register promise consists of.
+
+It is taken at the synchronisation point between the two products, where Q, S, O, the running maximum and sum and the
+tiles under way are all live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from .derivation import RegisterItem
+
+__all__ = ["ADDRESSES", "FRAGMENTS", "StepShape"]
+
+#: LDS and global addresses, loop control, temporaries of the softmax. With the fragments it covers what the binaries of
+#: all targets, types and head dims hold beyond the named items (flydsl 0.5.0).
+ADDRESSES = 46
+#: Registers of LDS reads under way, at most: twelve 16-byte reads, where the budget leaves room for them.
+FRAGMENTS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The sizes that decide the live set of one wave; lengths in elements.
+
+    columns: columns of O that a lane owns in the variant fma, 0 where the second product runs on the matrix core.
+    """
+
+    tile_q: int
+    tile_kv: int
+    waves: int
+    d: int
+    d_pad: int
+    elem_bytes: int
+    query_tiles: int
+    dv_run: int
+    columns: int
+    lanes: int
+
+    def counts(self) -> tuple[int, int, int, int, int, int, int]:
+        """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
+
+        16-bit exponentials replace the scores pair by pair; about half of them exist beside the scores. A thread
+        loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
+        access has its own offset; `access` elements are what the alignment of a row allows.
+        """
+        lanes, elem_bytes = self.lanes, self.elem_bytes
+        packed = elem_bytes < 4
+        q = self.tile_q * self.d_pad * elem_bytes // (4 * lanes)
+        s = self.tile_q * self.tile_kv // lanes
+        o = self.tile_q * self.columns if self.columns else self.tile_q * self.d_pad // lanes
+        vec, threads = 16 // elem_bytes, self.waves * lanes
+        elements = self.tile_kv * self.d_pad
+        k_chunks = -(-elements // (vec * threads))
+        v_rows = -(-elements // (vec * self.dv_run * threads)) * vec if packed else k_chunks
+        v_row = self.dv_run if packed else vec
+        access = gcd(self.d, vec)
+        offsets = k_chunks * (vec // access) + v_rows * -(-v_row // access)
+        return q, s, s // 4 if packed else 0, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
+
+    @property
+    def fragments(self) -> int:
+        """LDS reads under way: all fragments of one product, but no more than the compiler keeps."""
+        return min(FRAGMENTS, self.tile_kv * self.d_pad * self.elem_bytes // (4 * self.lanes))
+
+    def need(self, unified: bool) -> tuple[int, int, int]:
+        """(ArchVGPRs, AccVGPRs, all registers) that must be there.
+
+        What vector instructions touch must be ArchVGPRs; on a unified file that includes the accumulators, on a split
+        one the products leave S and O in AccVGPRs. Only one tile is under way at a time in program order; the compiler
+        issues the other one early where the budget leaves room.
+        """
+        q, s, p, o, k, v, offsets = self.counts()
+        touched = s + p + max(k, v) + offsets + 2 * self.query_tiles + ADDRESSES
+        matrix = 0 if self.columns else s + o
+        if unified:
+            return touched + o, 0, touched + o + q
+        in_arch = touched + q + (o if self.columns else 0)
+        return in_arch, matrix, in_arch + matrix
+
+    def items(self) -> tuple[RegisterItem, ...]:
+        """The live set with reasons; `file` says what a split register file forces."""
+        q, s, p, o, k, v, offsets = self.counts()
+        matrix = "arch" if self.columns else "acc"
+        items = (
+            RegisterItem("Q", q, "any", "query fragments, operand B of the first product, kept for the loop"),
+            RegisterItem("S", s, "arch", "scores of one step; the exponentials take their place"),
+            RegisterItem("P", p, "arch", "exponentials in 16 bits, while they replace the scores"),
+            RegisterItem("O", o, matrix, "output accumulators, rescaled every step"),
+            RegisterItem("m, l", 2 * self.query_tiles, "arch", "running maximum and sum, one lane a query"),
+            RegisterItem("K under way", k, "arch", "next K tile, loaded under the first product"),
+            RegisterItem("V under way", v, "arch", "next V tile, loaded under the softmax and the second product"),
+            RegisterItem("offsets", offsets, "arch", "byte offset of every global access of a step"),
+            RegisterItem("addresses", ADDRESSES, "arch", "LDS addresses, loop control, temporaries of the softmax"),
+            RegisterItem("fragments", self.fragments, "arch", "LDS reads under way, as far as the budget allows"),
+        )
+        return tuple(item for item in items if item.registers)

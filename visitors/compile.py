@@ -1,0 +1,129 @@
+"""Compile emitted source with FlyDSL for a target, without a GPU and without a linker.
+
+Every compilation runs in a child process: LLVM reports some errors by ending the process. The pipeline stops at the
+assembly text, which carries the kernel descriptor and the resource metadata.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from closedform.hw.errors import ClosedformError, MissingDependency
+
+__all__ = ["CompileError", "Compiled", "compile_source", "missing_dependency", "parse_isa"]
+
+#: Seconds until a compilation counts as stuck.
+TIMEOUT_S = 300.0
+
+
+class CompileError(ClosedformError):
+    """FlyDSL or LLVM refused the source; the message ends with what they printed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Assembly and the resources that its metadata states.
+
+    vgpr_total is the metadata's vgpr_count: arch and acc together on a unified file, the larger one on a split file;
+    agpr the AccVGPRs of it. Spills are counts of registers, lds_bytes and scratch_bytes per workgroup and lane.
+    """
+
+    isa: str
+    kernel_name: str
+    gfx: str
+    vgpr: int
+    agpr: int
+    vgpr_total: int
+    sgpr: int
+    vgpr_spills: int
+    sgpr_spills: int
+    lds_bytes: int
+    scratch_bytes: int
+    threads: int
+
+
+def missing_dependency() -> str | None:
+    """What has to be installed before anything compiles, as an install line; None when all is there."""
+    if importlib.util.find_spec("flydsl") is None:
+        return "flydsl is not installed: pip install flydsl==0.5.0"
+    if importlib.util.find_spec("torch") is None:
+        return (
+            "torch, which flydsl imports, is not installed: pip install torch==2.13.0 "
+            "(the CPU build compiles; on a GPU machine install ROCm's build of torch instead)"
+        )
+    return None
+
+
+def compile_source(text: str, gfx: str, timeout_s: float = TIMEOUT_S) -> Compiled:
+    """Assembly and resources of an emitted file for the target.
+
+    Raises MissingDependency without flydsl or torch, CompileError when the compiler refuses, dies or hangs.
+    """
+    missing = missing_dependency()
+    if missing is not None:
+        raise MissingDependency(missing)
+    with tempfile.TemporaryDirectory(prefix="closedform-") as folder:
+        source, isa = Path(folder) / "kernel.py", Path(folder) / "kernel.s"
+        source.write_text(text, encoding="utf-8")
+        child = Path(__file__).with_name("compile_child.py")
+        environment = dict(os.environ, COMPILE_ONLY="1", FLYDSL_GPU_ARCH=gfx, ARCH=gfx)
+        environment |= {"FLYDSL_RUNTIME_ENABLE_CACHE": "0", "HOME": folder}
+        try:
+            done = subprocess.run(
+                [sys.executable, str(child), str(source), str(isa)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"compiling for {gfx} took more than {timeout_s:g} s") from None
+        if done.returncode != 0 or not isa.exists():
+            raise CompileError(f"compiling for {gfx} failed: {_last_words(done)}")
+        return parse_isa(isa.read_text(encoding="utf-8"))
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    named = [line for line in lines if re.search(r"error|LLVM ERROR|Error:", line, re.IGNORECASE)]
+    words = (named or lines)[-1:] or [f"exit status {done.returncode}"]
+    return words[0][:400]
+
+
+def parse_isa(isa: str) -> Compiled:
+    """Resources of the first kernel of an AMDGPU assembly text, from its metadata block."""
+
+    def number(key: str) -> int:
+        found = re.search(rf"^\s*-?\s*\.{key}:\s*(\d+)", isa, re.MULTILINE)
+        if found is None:
+            raise CompileError(f"the assembly has no {key} in its metadata")
+        return int(found.group(1))
+
+    name = re.search(r"^\s*\.name:\s*(\S+)", isa[isa.find("amdhsa.kernels:") :], re.MULTILINE)
+    target = re.search(r"amdgcn-amd-amdhsa-\w*-(gfx\w+)", isa)
+    if name is None or target is None:
+        raise CompileError("the assembly names no kernel or no target")
+    total, agpr = number("vgpr_count"), number("agpr_count")
+    unified = re.search(r"\.amdhsa_accum_offset", isa) is not None
+    return Compiled(
+        isa=isa,
+        kernel_name=name.group(1),
+        gfx=target.group(1),
+        vgpr=total - agpr if unified else total,
+        agpr=agpr,
+        vgpr_total=total,
+        sgpr=number("sgpr_count"),
+        vgpr_spills=number("vgpr_spill_count"),
+        sgpr_spills=number("sgpr_spill_count"),
+        lds_bytes=number("group_segment_fixed_size"),
+        scratch_bytes=number("private_segment_fixed_size"),
+        threads=number("max_flat_workgroup_size"),
+    )

@@ -1,0 +1,44 @@
+"""From a derivation to the text of a kernel file."""
+
+from __future__ import annotations
+
+from closedform.hw.errors import BadInput, InfeasibleError
+
+from .derivation import Derivation
+from .emit_attention import AttentionEmitter
+
+__all__ = ["emit_source", "kernel_name"]
+
+
+def emit_source(derivation: Derivation) -> str:
+    """The FlyDSL file of the derived kernel: the same bytes for the same derivation.
+
+    Raises InfeasibleError without tiles, BadInput for the paper's model, which describes no kernel that fits the LDS.
+    """
+    if derivation.infeasible is not None:
+        raise InfeasibleError(derivation.infeasible)
+    if derivation.model != "default":
+        raise BadInput(f"model {derivation.model!r} reproduces the paper's tables; kernels follow --model default")
+    return str(AttentionEmitter(derivation).visit(derivation.op.tree(derivation.tiles)))
+
+
+def kernel_name(derivation: Derivation) -> str:
+    """File name without suffix: operator, GPU, type and what else tells the kernel from its neighbours.
+
+    Lengths, heads and batch are run-time arguments of the kernel and not part of it.
+    """
+    if derivation.infeasible is not None:
+        raise InfeasibleError(derivation.infeasible)
+    op, tiles = derivation.op, derivation.tiles
+    parts = [
+        op.name,
+        derivation.hw.name,
+        op.dtype,
+        f"d{op.d}",
+        f"q{tiles.tile_q}",
+        f"kv{tiles.tile_kv}",
+        f"w{tiles.waves}",
+    ]
+    if op.variant != "chained":
+        parts.append(op.variant)
+    return "_".join(parts)

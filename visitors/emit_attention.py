@@ -1,0 +1,266 @@
+"""EmitVisitor for attention: the tree from device to atom becomes one FlyDSL file."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from closedform.operators.attention import (
+    AttentionBlock,
+    AttentionDevice,
+    AttentionStep,
+    AttentionWave,
+    ScoreAtom,
+    ValueAtom,
+)
+from closedform.operators.chain_layout import ChainLayout
+
+from . import emit_attention_atom as atom_text
+from . import emit_attention_block as block_text
+from . import emit_attention_wave as wave_text
+from .derivation import Derivation
+from .emit_host import host
+from .emit_text import constants, docstring, join, piece
+from .visitor import Visitor
+
+__all__ = ["AttentionEmitter"]
+
+#: FlyDSL and torch names of the input types.
+FLYDSL_TYPES = {"f32": "Float32", "f16": "Float16", "bf16": "BFloat16"}
+TORCH_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+#: Error of one emitted kernel against float64 that main() accepts, relative to the row's largest value.
+TOLERANCES = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
+
+_IMPORTS = '''
+import math
+import sys
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+import torch
+from flydsl._mlir.dialects import fly
+from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
+from flydsl.expr import gpu, rocdl
+from flydsl.expr.typing import T
+from flydsl.expr.typing import Vector as Vec
+'''
+
+_CEIL_DIV = '''
+def ceil_div(a, b):
+    return -(-a // b)
+'''
+
+
+class AttentionEmitter(Visitor):
+    """Writes one kernel file; every method returns the text of its level.
+
+    The generic (interior) child of each node is visited: all children run the same code, and their clipped extents
+    appear in it as buffer bounds and as the mask of the last tile.
+    """
+
+    def __init__(self, derivation: Derivation) -> None:
+        op, tiles = derivation.op, derivation.tiles
+        self.derivation = derivation
+        self.op, self.tiles, self.hw = op, tiles, derivation.hw
+        self.elem_bytes = tiles.atom.dtype_a.bits // 8
+        self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
+        self.packed = self.elem_bytes < 4
+        self.threads = tiles.waves * self.hw.wavefront_size
+        self.columns = -(-tiles.d_pad // self.hw.wavefront_size)
+        covered = self.columns * self.hw.wavefront_size if op.variant == "fma" else tiles.d_pad
+        self.padded = max(covered, tiles.d_pad) != op.d
+
+    # --- device -------------------------------------------------------------------------------------------------
+
+    def visit_AttentionDevice(self, node: AttentionDevice) -> str:
+        op = self.op
+        return (
+            join(
+                self._header(),
+                piece(_IMPORTS),
+                self._constants(),
+                piece(_CEIL_DIV),
+                self.visit(node.interior()[0]),
+                wave_text.kernel(),
+                host(op.L_q, op.L_kv, op.heads, op.batch),
+            )
+            + "\n"
+        )
+
+    # --- block --------------------------------------------------------------------------------------------------
+
+    def visit_AttentionBlock(self, node: AttentionBlock) -> str:
+        even = {units: count % self.threads == 0 for units, count in (("k", self._k_units), ("v", self._v_units))}
+        return join(
+            block_text.resources(self.padded),
+            block_text.lds_images(self.packed, self._key_permutation(), self.op.variant == "fma"),
+            block_text.cooperative_loads(self.packed, even["k"], even["v"]),
+            self.visit(node.interior()[0]),
+        )
+
+    # --- wave ---------------------------------------------------------------------------------------------------
+
+    def visit_AttentionWave(self, node: AttentionWave) -> str:
+        convert = "none"
+        if self.packed:
+            by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
+            convert = "bits" if by_hand else "round"
+        return join(wave_text.softmax(convert), self.visit(node.interior()[0]))
+
+    def visit_AttentionStep(self, node: AttentionStep) -> str:
+        atoms = [self.visit(atom) for atom in node.interior()]
+        return join(*atoms, self._second_product())
+
+    # --- atom ---------------------------------------------------------------------------------------------------
+
+    def visit_ScoreAtom(self, node: ScoreAtom) -> str:
+        return atom_text.matrix_multiply()
+
+    def visit_ValueAtom(self, node: ValueAtom) -> str:
+        return atom_text.output_columns(self.packed)
+
+    def _second_product(self) -> str:
+        scalar = self.op.variant == "fma"
+        through_lds = self.op.variant != "chained"
+        return join(
+            atom_text.p_image() if through_lds else "",
+            atom_text.accumulators(scalar),
+            atom_text.scalar_product(self.packed) if scalar else "",
+            wave_text.wave(
+                through_lds,
+                atom_text.values(self.op.variant, self.packed, self.layout.dv_run),
+                "fx.Float32" if scalar else "Vec",
+            ),
+        )
+
+    # --- facts of the file --------------------------------------------------------------------------------------
+
+    @property
+    def _k_units(self) -> int:
+        return self.tiles.tile_kv * (self.tiles.d_pad // self.layout.vec)
+
+    @property
+    def _v_units(self) -> int:
+        if not self.packed:
+            return self._k_units
+        return self.tiles.tile_kv // self.layout.vec * (self.tiles.d_pad // self.layout.dv_run)
+
+    @property
+    def _v_vectors(self) -> int:
+        return -(-self._v_units // self.threads) * (self.layout.vec if self.packed else 1)
+
+    def _key_permutation(self) -> str:
+        """LDS row of `key` as an expression, empty where keys stay in natural order."""
+        if self.layout.is_identity:
+            return ""
+        bits = self.layout.row_of_key_bits
+        if bits is None:
+            raise AssertionError("the row permutation of K is not a bit permutation")
+        moved = [(source, to) for to, source in enumerate(bits) if source != to]
+        kept = sum(1 << source for source, _ in moved)
+        terms = [f"(key & ~{kept:#x})"]
+        for source, to in moved:
+            shift = f"<< {to - source}" if to > source else f">> {source - to}"
+            terms.append(f"((key & {1 << source:#x}) {shift})")
+        return " | ".join(terms)
+
+    def _header(self) -> str:
+        d, op, tiles = self.derivation, self.op, self.tiles
+        assert d.resources is not None and d.grid is not None
+        unified = "" if self.hw.vgpr_unified else f" ({d.resources.arch_registers} arch, {d.resources.acc_registers} acc)"
+        how = {
+            "chained": "S stays in registers: the second MFMA consumes the first one's result",
+            "lds": "P goes through LDS between the two MFMAs",
+            "fma": "P goes through LDS, the second product is scalar FMA",
+        }[op.variant]
+        return docstring(
+            f"Fused attention O = softmax(Q K^T / sqrt(d)) V for {self.hw.gfx}: {how}.",
+            [
+                ("shape", f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d} (lengths are run-time)"),
+                ("types", f"{op.dtype} in and out, f32 accumulation"),
+                ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
+                ("tiles", f"{tiles.tile_q} queries a wave, {tiles.waves} waves a workgroup, {tiles.tile_kv} keys a step"),
+                ("registers", f"at most {d.resources.registers} of {d.resources.register_budget} a lane{unified}, {tiles.waves_per_simd} wave(s) per SIMD"),
+                ("LDS", f"{d.resources.lds_bytes} of {d.resources.lds_limit_bytes} bytes"),
+                ("grid", f"{d.grid.grid[0]} x {d.grid.grid[1]} x {d.grid.grid[2]} workgroups, {d.grid.rounds} round(s) on {d.grid.num_cus} CUs"),
+                ("emitted by", "closedform; needs flydsl and torch"),
+            ],
+        )
+
+    def _constants(self) -> str:
+        op, tiles, lay = self.op, self.tiles, self.layout
+        registers = range(lay.registers)
+        key = [lay.key_of_c(0, r // lay.acc, r % lay.acc) for r in registers]
+        key_group = lay.key_of_c(1, 0, 0) - lay.key_of_c(0, 0, 0)
+        c_rows = [lay.c_row(0, r) for r in range(lay.acc)]
+        dv_group = lay.dv_of(0, lay.c_row(1, 0)) - lay.dv_of(0, lay.c_row(0, 0))
+        rows: list[tuple[str, Any, str]] = [
+            ("TARGET", f'"{self.hw.gfx}"', ""),
+            ("DTYPE, TORCH_DTYPE, ELEM_BYTES", f"fx.{FLYDSL_TYPES[op.dtype]}, torch.{TORCH_TYPES[op.dtype]}, {self.elem_bytes}", ""),
+            ("HEAD_DIM, HEAD_DIM_PADDED", f"{op.d}, {tiles.d_pad}", "d, and d filled with zeros up to whole atoms"),
+            ("TILE_Q", tiles.tile_q, "query rows of a wave"),
+            ("TILE_KV", tiles.tile_kv, "keys of a step"),
+            ("WAVES", tiles.waves, "waves of a workgroup"),
+            ("WAVES_PER_SIMD", tiles.waves_per_simd, "occupancy that the register budget aims at"),
+            ("THREADS", f"WAVES * {self.hw.wavefront_size}", ""),
+            ("ATOM_M, ATOM_N, ATOM_K", f"{tiles.atom.m}, {tiles.atom.n}, {tiles.atom.k}", tiles.atom.instruction),
+            ("GROUPS", lay.groups, "lane groups: lanes that share a column of C"),
+            ("AB", lay.ea, "elements of A and of B in a lane"),
+            ("ACC", lay.acc, "elements of C in a lane"),
+            ("VEC", lay.vec, "elements of a 16-byte access"),
+            ("ACCESS", gcd(op.d, lay.vec), "elements of a global access that never straddles a row's end"),
+            ("CHUNK", "GROUPS * VEC", "elements that one access of every lane group covers"),
+            ("Q_TILES, KEY_TILES, D_TILES", "TILE_Q // ATOM_N, TILE_KV // ATOM_M, HEAD_DIM_PADDED // ATOM_M", ""),
+            ("D_CHUNKS, KEY_CHUNKS", "HEAD_DIM_PADDED // CHUNK, TILE_KV // CHUNK", ""),
+            ("KEY", tuple(key), "key of each score register in lane group 0, from the C map"),
+            ("KEY_GROUP", key_group, "keys between neighbouring lane groups"),
+        ]
+        if op.variant != "fma":
+            rows += [
+                ("C_ROW", tuple(c_rows), "row of each C register in lane group 0"),
+                ("DV_GROUP", dv_group, "columns of O between neighbouring lane groups"),
+            ]
+        else:
+            rows.append(("COLUMNS", self.columns, "columns of O that a lane owns"))
+        if op.variant != "chained":
+            chunks = gcd(tiles.tile_kv // lay.vec, 8)
+            rows += [
+                ("C_RUN", c_row_run(c_rows), "consecutive rows in consecutive C registers"),
+                ("P_SWIZZLE_CHUNKS, P_SWIZZLE_ROWS", f"{chunks}, {8 // chunks}", ""),
+            ]
+        rows += [
+            ("V_COLS", lay.dv_run, "consecutive columns of V and O that a lane handles"),
+            ("ROW_CHUNKS", "HEAD_DIM_PADDED // VEC", "16-byte chunks of a row"),
+            ("K_UNITS", "TILE_KV * ROW_CHUNKS", ""),
+        ]
+        if self.packed:
+            rows += [
+                ("V_ROW_UNITS", "HEAD_DIM_PADDED // V_COLS", ""),
+                ("V_UNITS", "TILE_KV // VEC * V_ROW_UNITS", "blocks of VEC keys x V_COLS columns"),
+            ]
+        rows += [
+            ("V_VECTORS", self._v_vectors, "registers vectors of V that a thread keeps under way"),
+            ("SWIZZLE_CHUNKS, SWIZZLE_ROWS", f"{lay.swizzle_group}, {8 // lay.swizzle_group}", "XOR swizzle of K in LDS"),
+            ("NEG_INF", 'float("-inf")', ""),
+            ("LOG2_E", "math.log2(math.e)", ""),
+            ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
+        ]
+        if self.padded:
+            rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
+        rows += [
+            ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
+            ("OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT", "2**31, 2**31 - 65536, 65535", "of tile offsets, lengths, grid y and z"),
+        ]
+        return constants(rows)
+
+
+def c_row_run(rows: list[int]) -> int:
+    """Consecutive rows that consecutive registers of a lane hold, e.g. 4.
+
+    >>> c_row_run([0, 1, 2, 3, 8, 9, 10, 11])
+    4
+    """
+    run = 1
+    while run < len(rows) and rows[run] == rows[0] + run:
+        run += 1
+    return run

@@ -1,0 +1,272 @@
+"""Atom level of emitted attention: the MFMA call and the second product of each variant."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+from .emit_text import join, piece
+
+__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "scalar_product", "values"]
+
+
+def matrix_multiply() -> str:
+    return join(
+        piece(
+            '''
+            def part(vector, first, count):
+                """`count` consecutive elements of a fragment, as an MFMA takes them."""
+                if count == 1:
+                    return vector[first].ir_value()
+                if count == vector.numel:
+                    return vector.ir_value()
+                return vector.shuffle(vector, list(range(first, first + count))).ir_value()
+            '''
+        ),
+        piece(
+            '''
+            def zeros(count):
+                return Vec.filled(count, 0.0, fx.Float32)
+            '''
+        ),
+        piece(
+            '''
+            def mma(atom, a, b, c):
+                """C + A B of one MFMA on fragments."""
+                return Vec(fly.mma_atom_call_ssa([Vec.make_type(ACC, fx.Float32)], atom, a, b, c))
+            '''
+        ),
+    )
+
+
+def accumulators(scalar: bool) -> str:
+    """The running O. `scalar`: one f32 per (query, column) of a lane (variant fma), else C fragments."""
+    if scalar:
+        return join(
+            piece(
+                '''
+                def zero_accumulators():
+                    return [fx.Float32(0.0)] * (TILE_Q * COLUMNS)
+                '''
+            ),
+            piece(
+                '''
+                def of_query(values, query):
+                    """The value of one query, from the lane that holds it."""
+                    lane_value = values[query // ATOM_N]
+                    return fx.Float32(rocdl.readlane(T.f32, lane_value.ir_value(), query % ATOM_N))
+                '''
+            ),
+            piece(
+                '''
+                def rescaled(acc, rescale):
+                    factors = [of_query(rescale, query) for query in range(TILE_Q)]
+                    return [acc[i] * factors[i // COLUMNS] for i in range(TILE_Q * COLUMNS)]
+                '''
+            ),
+        )
+    return join(
+        piece(
+            '''
+            def zero_accumulators():
+                return [zeros(ACC)] * (Q_TILES * D_TILES)
+            '''
+        ),
+        piece(
+            '''
+            def rescaled(acc, rescale):
+                """O^T keeps one query a lane, so one factor a lane rescales it."""
+                return [acc[i] * rescale[i // D_TILES] for i in range(Q_TILES * D_TILES)]
+            '''
+        ),
+    )
+
+
+_VALUES_PACKED = '''
+def values(self, p, acc):
+    """O^T += V^T P^T: @how@."""
+    @prepare@
+    for s in range(KEY_CHUNKS):
+        for d in range(D_TILES):
+            v = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
+            for j in range(0, VEC, AB):
+                for n in range(Q_TILES):
+                    i = n * D_TILES + d
+                    acc[i] = mma(self.atom, part(v, j, AB), part(p[n][s], j, AB), acc[i])
+    return acc
+'''
+
+_VALUES_F32 = '''
+def values(self, p, acc):
+    """O^T += V^T P^T: @how@."""
+    @prepare@
+    for i in range(KEY_CHUNKS * VEC):
+        key = i // VEC * CHUNK + i % VEC + VEC * self.group
+        for block in range(0, D_TILES, V_COLS):
+            v = lds_load(self.lds_v, v_place(key, block * ATOM_M + self.column * V_COLS), V_COLS)
+            for j in range(V_COLS):
+                for n in range(Q_TILES):
+                    o = n * D_TILES + block + j
+                    acc[o] = mma(self.atom, v[j].ir_value(), @operand@, acc[o])
+    return acc
+'''
+
+_STORE_MFMA = '''
+def epilogue(self, state):
+    """O = O^T / l, @width@ consecutive columns a store; a row without visible keys gives 0."""
+    _, _, l, acc = split_state(state)
+    rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
+    for n in range(Q_TILES):
+        total = across_groups(l[n], lambda a, b: a + b)
+        inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / total)
+        columns = {}
+        for d in range(D_TILES):
+            for r in range(ACC):
+                columns[dv(d, C_ROW[r])] = fx.Float32(acc[n * D_TILES + d][r]) * inverse
+        for first in range(0, HEAD_DIM_PADDED, V_COLS):
+            if first in columns:
+                out = [columns[first + j] for j in range(V_COLS)]
+                col = first + DV_GROUP * self.group
+                self.store(out, rows, n * ATOM_N + self.column, row_stride, col)
+'''
+
+_STORE_PIECES = '''
+def store(self, values, rows, row, row_stride, col):
+    """Stores consecutive columns of one row in accesses that the head dim's alignment allows."""
+    values = Vec.from_elements(values, fx.Float32)@to@
+    width = min(values.numel, ACCESS)
+    for first in range(0, values.numel, width):
+        offset = element_offset(row, row_stride, col + first)
+        raw_ptr_buffer_store(part(values, first, width), rows, offset.ir_value(), fx.Int32(0).ir_value())
+'''
+
+_WRITE_P = '''
+def write_p(self, p):
+    """Exponentials of this wave to its own LDS image P[query][key]: each lane writes runs of consecutive keys."""
+    for n in range(Q_TILES):
+        query = n * ATOM_N + self.column
+        for i in range(0, KEY_CHUNKS * VEC, C_RUN):
+            run = @run@
+            fx.ptr_store(run.ir_value(), self.lds_p + fx.Int32(p_place(query, KEY[i] + KEY_GROUP * self.group)))
+'''
+
+_FMA_CHUNK = '''
+def fma_chunk(lds_v, lds_p, lane, key, acc):
+    """VEC keys of O += P V: lane l owns columns l, l + 64, ...; P is read as a broadcast."""
+    v = []
+    for c in range(COLUMNS):
+        col = fx.min(lane + 64 * c, fx.Int32(HEAD_DIM_PADDED - 1))
+        v.append([@v_read@ for e in range(VEC)])
+    for query in range(TILE_Q):
+        weights = lds_load(lds_p, p_place(query, key), VEC)@widen@
+        for e in range(VEC):
+            for c in range(COLUMNS):
+                i = query * COLUMNS + c
+                acc[i] = fx.math.fma(fx.Float32(weights[e]), v[c][e], acc[i])
+    return acc
+
+
+@flyc.jit
+def fma_keys(lds_v, lds_p, lane, acc):
+    """All keys of a step, as a loop: unrolled it would not fit the instruction cache."""
+    for chunk, carried in range(fx.Int32(0), fx.Int32(TILE_KV // VEC), fx.Int32(1), init=acc):
+        acc = yield fma_chunk(lds_v, lds_p, lane, fx.Int32(chunk) * VEC, [fx.Float32(x) for x in carried])
+    return acc
+'''
+
+_VALUES_FMA = '''
+def values(self, p, acc):
+    """O += P V by scalar FMA; P goes through LDS."""
+    self.write_p(p)
+    return list(fma_keys(self.lds_v, self.lds_p, self.lane, acc))
+'''
+
+_STORE_FMA = '''
+def epilogue(self, state):
+    """O = O / l, one column a lane and store; a row without visible keys gives 0."""
+    _, _, l, acc = split_state(state)
+    rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
+    totals = [across_groups(l[n], lambda a, b: a + b) for n in range(Q_TILES)]
+    inverses = [(t == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / t) for t in totals]
+    for query in range(TILE_Q):
+        inverse = of_query(inverses, query)
+        for c in range(COLUMNS):
+            self.store([acc[query * COLUMNS + c] * inverse], rows, fx.Int32(query), row_stride, self.lane + 64 * c)
+'''
+
+_P_PLACE = '''
+def p_place(query, key):
+    """LDS element of P[query][key] of this wave, 16-byte chunks XORed against bank conflicts."""
+    chunk = (key // VEC) ^ ((query // P_SWIZZLE_ROWS) % P_SWIZZLE_CHUNKS)
+    return query * TILE_KV + chunk * VEC + key % VEC
+'''
+
+
+def p_image() -> str:
+    return piece(_P_PLACE)
+
+
+def output_columns(packed: bool) -> str:
+    """Which column of O a row of O^T stands for: a lane's registers hold V_COLS neighbours."""
+    if packed:
+        return piece(
+            '''
+            def dv(tile, row):
+                """Column of O that row `row` of O^T tile `tile` stands for."""
+                position = tile * ATOM_M + row
+                return position % V_ROW_UNITS * V_COLS + position // V_ROW_UNITS
+            '''
+        )
+    return piece(
+        '''
+        def dv(tile, row):
+            """Column of O that row `row` of O^T tile `tile` stands for."""
+            return (tile // V_COLS * ATOM_M + row) * V_COLS + tile % V_COLS
+        '''
+    )
+
+
+def scalar_product(packed: bool) -> str:
+    """The second product of the variant fma, without MFMAs."""
+    read = (
+        "fx.Float32(lds_load(lds_v, v_place(key // VEC, v_position(col)) + e, 1)[0])"
+        if packed
+        else "fx.Float32(lds_load(lds_v, v_place(key + e, col), 1)[0])"
+    )
+    return piece(_FMA_CHUNK).replace("@v_read@", read).replace("@widen@", ".to(fx.Float32)" if packed else "")
+
+
+def values(variant: str, packed: bool, width: int) -> str:
+    """Methods of the second product and the epilogue. `packed`: 16-bit types; `width`: columns a store."""
+    to = ".to(DTYPE)" if packed else ""
+    run = "rounded(p[n][i : i + C_RUN])" if packed else "Vec.from_elements(p[n][i : i + C_RUN], fx.Float32)"
+    store = piece(_STORE_PIECES).replace("@to@", to)
+    write = piece(_WRITE_P).replace("@run@", run)
+    if variant == "fma":
+        return indent(join(write, piece(_VALUES_FMA), piece(_STORE_FMA), store, blank=1), "    ")
+    text = piece(_VALUES_PACKED if packed else _VALUES_F32)
+    if variant == "chained":
+        how = "the C registers of S^T are the B operand, only the order of the keys differs"
+        prepare = (
+            "p = [[rounded(tile[i : i + VEC]) for i in range(0, len(tile), VEC)] for tile in p]" if packed else ""
+        )
+        operand = "p[n][i].ir_value()"
+    else:
+        how = "P goes through LDS and comes back as operand B in natural key order"
+        prepare = (
+            "self.write_p(p)\n"
+            "    p = [[self.read_p(n, s) for s in range(KEY_CHUNKS)] for n in range(Q_TILES)]"
+        )
+        operand = "p[n][i // VEC][i % VEC].ir_value()"
+    text = text.replace("@how@", how).replace("@operand@", operand)
+    text = text.replace("    @prepare@\n", f"    {prepare}\n" if prepare else "")
+    read_p = piece(
+        '''
+        def read_p(self, n, s):
+            """Operand B of the second product: VEC consecutive keys of this lane's query."""
+            key = s * CHUNK + self.group * VEC
+            return lds_load(self.lds_p, p_place(n * ATOM_N + self.column, key), VEC)
+        '''
+    )
+    epilogue = piece(_STORE_MFMA).replace("@width@", str(width))
+    extra = [write, read_p] if variant == "lds" else []
+    return indent(join(*extra, text, epilogue, store, blank=1), "    ")

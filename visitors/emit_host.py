@@ -1,0 +1,130 @@
+"""Host side of an emitted attention file: launcher, run(), reference(), main()."""
+
+from __future__ import annotations
+
+from .emit_text import join, piece
+
+__all__ = ["host"]
+
+_LAUNCH = '''
+@flyc.jit
+def launch(
+    Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor,
+    L_q: fx.Int32, L_kv: fx.Int32, heads: fx.Int32, batch: fx.Int32, scale: fx.Float32,
+    stream: fx.Stream = fx.Stream(None),
+):
+    grid = ((L_q + (WAVES * TILE_Q - 1)) // (WAVES * TILE_Q), heads, batch)
+    attention_kernel(Q, K, V, O, L_q, L_kv, scale, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
+        grid=grid, block=(THREADS, 1, 1), stream=stream
+    )
+'''
+
+_RUN = '''
+def run(q, k, v, out=None, stream=None):
+    """O = softmax(Q K^T / sqrt(d)) V on the GPU.
+
+    q [batch, heads, L_q, d], k and v [batch, heads, L_kv, d]: torch tensors of TORCH_DTYPE with d = HEAD_DIM and
+    any strides along batch, heads and L. Returns `out` (allocated like q when None). Raises ValueError on anything
+    else.
+    """
+    out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+    check(q, k, v, out)
+    target = out if loadable(out) else torch.empty_like(out, memory_format=torch.contiguous_format)
+    q, k, v = (t if loadable(t) else t.contiguous() for t in (q, k, v))
+    batch, heads, L_q, d = q.shape
+    stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
+    launch(q, k, v, target, L_q, k.shape[2], heads, batch, 1.0 / math.sqrt(d), fx.Stream(stream))
+    return target if target is out else out.copy_(target)
+
+
+def check(q, k, v, out):
+    """ValueError unless the four tensors describe one attention problem of this kernel."""
+    if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
+        raise ValueError(f"q, k, v and out must be 4-D {TORCH_DTYPE} tensors [batch, heads, L, d]")
+    batch, heads, L_q, d = q.shape
+    if d != HEAD_DIM:
+        raise ValueError(f"head dim {d}: this kernel is built for {HEAD_DIM}")
+    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[3] != d or out.shape != q.shape:
+        raise ValueError(f"shapes do not agree: q {q.shape}, k {k.shape}, v {v.shape}, out {out.shape}")
+    if min(batch, heads, L_q, k.shape[2]) < 1 or max(heads, batch) > GRID_LIMIT:
+        raise ValueError(f"batch and heads must be 1 to {GRID_LIMIT} and lengths at least 1: q {q.shape}, k {k.shape}")
+    if max(L_q, k.shape[2]) > LENGTH_LIMIT:
+        raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
+
+
+def loadable(tensor):
+    """Whether the kernel can address the tensor in place: unit stride along d, rows aligned for one access, and a
+    tile of rows within 31-bit byte offsets."""
+    rows = max(TILE_Q, TILE_KV)
+    row_stride = tensor.stride(2)
+    return (
+        tensor.stride(3) == 1
+        and row_stride >= HEAD_DIM
+        and rows * row_stride * ELEM_BYTES < OFFSET_LIMIT
+        and all(tensor.stride(i) % ACCESS == 0 for i in range(3))
+        and tensor.data_ptr() % (ACCESS * ELEM_BYTES) == 0
+    )
+'''
+
+_REFERENCE = '''
+def reference(q, k, v):
+    """The same attention in float64."""
+    q, k, v = (t.double() for t in (q, k, v))
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def example(device, L_q=@L_q@, L_kv=@L_kv@, heads=@heads@, batch=@batch@):
+    """Normal random inputs of the emitted shape."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    shapes = ((batch, heads, L_q, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM))
+    return [torch.randn(s, generator=generator).to(device, TORCH_DTYPE) for s in shapes]
+
+
+def compile_only():
+    """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
+    q, k, v = example("cpu", 1, 1, 1, 1)
+    launch(q, k, v, torch.empty_like(q), 1, 1, 1, 1, 1.0 / math.sqrt(HEAD_DIM))
+
+
+def max_error(got, want):
+    """Largest error relative to the largest magnitude of the row."""
+    scale = want.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    return ((got.double() - want).abs() / scale).max().item()
+
+
+def main():
+    """Checks a sample of query rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
+    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if torch.cuda.is_available() and torch.version.hip else None
+    if arch != TARGET:
+        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+        return 3
+    q, k, v = example("cuda")
+    out = run(q, k, v)
+    rows = torch.linspace(0, q.shape[2] - 1, min(q.shape[2], 256)).long().unique()
+    error = max_error(out[:, :, rows].cpu(), reference(q[:, :, rows].cpu(), k.cpu(), v.cpu()))
+    print(f"max error relative to the row's largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    times = []
+    for _ in range(25):
+        begin.record()
+        run(q, k, v, out)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    ms = sorted(times[5:])[10]
+    flops = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * HEAD_DIM
+    print(f"median {ms * 1e3:.1f} us, {flops / ms / 1e9:.1f} TFLOPS")
+    return 0 if error <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def host(L_q: int, L_kv: int, heads: int, batch: int) -> str:
+    """Host functions; the emitted shape is the default of `example`."""
+    text = piece(_REFERENCE)
+    for name, value in (("L_q", L_q), ("L_kv", L_kv), ("heads", heads), ("batch", batch)):
+        text = text.replace(f"@{name}@", str(value))
+    return join(piece(_LAUNCH), piece(_RUN), text)

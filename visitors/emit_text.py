@@ -1,0 +1,43 @@
+"""Text of emitted files: constants, headers, joining; deterministic bytes, no time, no path, no hash order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from textwrap import dedent, wrap
+from typing import Any
+
+__all__ = ["constants", "docstring", "join", "piece"]
+
+LINE = 110
+
+
+def piece(text: str) -> str:
+    """A dedented block of emitted code without surrounding blank lines."""
+    return dedent(text).strip("\n")
+
+
+def join(*pieces: str, blank: int = 2) -> str:
+    """Non-empty blocks separated by `blank` empty lines."""
+    return ("\n" * (blank + 1)).join(p for p in pieces if p)
+
+
+def constants(rows: Iterable[tuple[str, Any, str]]) -> str:
+    """`NAME = value  # meaning` lines; a meaning may be empty; values print as Python literals."""
+    lines = []
+    for name, value, meaning in rows:
+        line = f"{name} = {value}"
+        if len(line) > LINE:
+            line = f"{name} = (\n" + "\n".join(
+                f"    {part}" for part in wrap(", ".join(str(v) for v in value) + ",", LINE - 4)
+            ) + "\n)"
+        lines.append(f"{line}  # {meaning}" if meaning else line)
+    return "\n".join(lines)
+
+
+def docstring(summary: str, facts: Iterable[tuple[str, str]]) -> str:
+    """Module docstring: a summary and a table of facts."""
+    rows = list(facts)
+    width = max(len(name) for name, _ in rows)
+    lines = [f'"""{summary}', ""]
+    lines += [f"    {name:<{width}}  {text}" for name, text in rows]
+    return "\n".join([*lines, '"""'])
