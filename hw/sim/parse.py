@@ -19,7 +19,30 @@ _NUMBER = re.compile(r"-?(0x[0-9a-fA-F]+|\d+)$")
 
 #: Modifiers that are single words; any other first word of an operand list is an operand.
 FLAGS = frozenset(
-    "offen idxen glc slc dlc sc0 sc1 nt lds gds clamp tfe addr64 scc r128 a16 d16 unorm da lwe".split()
+    [
+        "row_mirror",
+        "row_half_mirror",
+        "offen",
+        "idxen",
+        "glc",
+        "slc",
+        "dlc",
+        "sc0",
+        "sc1",
+        "nt",
+        "lds",
+        "gds",
+        "clamp",
+        "tfe",
+        "addr64",
+        "scc",
+        "r128",
+        "a16",
+        "d16",
+        "unorm",
+        "da",
+        "lwe",
+    ]
 )
 _COMMENT = re.compile(r"\s*(?:;|//).*$")
 
@@ -73,7 +96,9 @@ class Kernel:
     @property
     def kernarg_bytes(self) -> int:
         end = max((a.offset + a.size for a in self.arguments), default=0)
-        return max(self.descriptor.get("kernarg_size", 0), int(self.metadata.get("kernarg_segment_size", 0)), end)
+        return max(
+            self.descriptor.get("kernarg_size", 0), int(self.metadata.get("kernarg_segment_size", 0)), end
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +113,9 @@ class Program:
         """The kernel of that name, or the only one."""
         if name is None:
             if len(self.kernels) != 1:
-                raise AssemblyError(f"the file has {len(self.kernels)} kernels, name one of: {', '.join(self.kernels)}")
+                raise AssemblyError(
+                    f"the file has {len(self.kernels)} kernels, name one of: {', '.join(self.kernels)}"
+                )
             return next(iter(self.kernels.values()))
         if name not in self.kernels:
             raise AssemblyError(f"no kernel {name}; the file has: {', '.join(self.kernels)}")
@@ -221,7 +248,9 @@ def _descriptors(text: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _metadata(text: str) -> dict[str, tuple[dict[str, str], tuple[Argument, ...], tuple[int, int, int] | None]]:
+def _metadata(
+    text: str,
+) -> dict[str, tuple[dict[str, str], tuple[Argument, ...], tuple[int, int, int] | None]]:
     """Kernel entries of the metadata by name; line based, which is enough for what LLVM prints."""
     block = re.search(r"\.amdgpu_metadata\n(.*?)\.end_amdgpu_metadata", text, re.S)
     if block is None:
@@ -231,7 +260,9 @@ def _metadata(text: str) -> dict[str, tuple[dict[str, str], tuple[Argument, ...]
     for entry in re.split(r"^  - ", body.group(1) if body else "", flags=re.M)[1:]:
         lines = ("    " + entry).splitlines()
         fields = {
-            m.group(1): m.group(2).strip("'\"") for ln in lines if (m := re.match(r"^ {4}\.(\w+):\s*(\S.*)$", ln))
+            m.group(1): m.group(2).strip("'\"")
+            for ln in lines
+            if (m := re.match(r"^ {4}\.(\w+):\s*(\S.*)$", ln))
         }
         arguments = _arguments(lines)
         sizes = _list(lines, "reqd_workgroup_size")

@@ -1,0 +1,195 @@
+"""The matrix core: every dense MFMA of a target, through the fragment maps of its atom.
+
+Rounding model: the sum over k of one instruction is formed in binary64 and rounded to binary32; adding it to C
+rounds once more. Integers are exact and wrap. EXEC is ignored. On gfx90a the 16-bit float instructions
+flush denormal inputs and results, as AMD documents for that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..atoms import F8F6F4_FORMATS, MFMAAtom, instructions
+from .errors import UnknownInstruction
+from .floats import bf16_value, decode_small, flush16, flush32
+from .op import Op, make_op
+from .operands import Context, Operand, bits_of
+from .parse import Instruction
+from .state import Group
+
+__all__ = ["atom_of", "decode_matrix"]
+
+Array = NDArray[Any]
+
+
+@cache
+def _atoms(target: str) -> dict[str, list[MFMAAtom]]:
+    found: dict[str, list[MFMAAtom]] = {}
+    for atom in instructions(target, target == "gfx908"):
+        found.setdefault(atom.instruction, []).append(atom)
+    return found
+
+
+def atom_of(ins: Instruction, target: str) -> MFMAAtom:
+    """The atom of an MFMA; an f8f6f4 one is found by its cbsz and blgp. Raises UnknownInstruction."""
+    name = ins.mnemonic.removesuffix("_e64")
+    candidates = _atoms(target).get(name, [])
+    if name.endswith("f8f6f4"):
+        wanted = tuple(int(ins.modifiers.get(key, "0"), 0) for key in ("cbsz", "blgp"))
+        candidates = [a for a in candidates if (_code(a.dtype_a.name), _code(a.dtype_b.name)) == wanted]
+    elif any(int(ins.modifiers.get(key, "0"), 0) for key in ("cbsz", "abid", "blgp")):
+        raise UnknownInstruction(ins.mnemonic, ins.line, target, "cbsz, abid and blgp")
+    if not candidates:
+        raise UnknownInstruction(ins.mnemonic, ins.line, target)
+    return candidates[0]
+
+
+def _code(dtype: str) -> int:
+    return F8F6F4_FORMATS[dtype.split("_", maxsplit=1)[0]]
+
+
+def _fragment_index(table: dict[str, Array], outer: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+    """Place in a [elements x 64 lanes] row of the matrix element at each coordinate, coordinates in order `outer`."""
+    lanes, elements = table[outer[0]].shape
+    index = np.zeros(shape, np.int64)
+    lane, element = np.meshgrid(np.arange(lanes), np.arange(elements), indexing="ij")
+    index[tuple(table[axis] for axis in outer)] = element * lanes + lane
+    return index.reshape(-1)
+
+
+def _elements(row: int, atom_dtype: str, bits: int, count: int, flush: bool) -> Callable[[Group], Array]:
+    """Reader of an operand as float64 (or its integers) of shape [waves, elements * 64]."""
+    registers = max(count * bits // 32, 1)
+
+    def raw(g: Group) -> Array:
+        return g.V[row : row + registers]
+
+    if bits == 64:
+        return lambda g: _pairs(raw(g)).view(np.float64)
+    if bits == 32:
+        return lambda g: raw(g).view(np.float32).transpose(1, 0, 2).reshape(g.n, -1)
+    if bits in (16, 8):
+        per = 32 // bits
+        unsigned = np.dtype(f"u{bits // 8}")
+
+        def narrow(g: Group) -> Array:
+            parts = raw(g).view(unsigned).reshape(registers, g.n, 64, per)
+            flat = parts.transpose(1, 0, 3, 2).reshape(g.n, -1)
+            return _value(flat, atom_dtype, flush)
+
+        return narrow
+
+    def packed(g: Group) -> Array:
+        words = np.ascontiguousarray(raw(g).transpose(1, 2, 0)).view(np.uint8)
+        bit = np.unpackbits(words, axis=2, bitorder="little").reshape(g.n, 64, count, bits)
+        code = (bit << np.arange(bits, dtype=np.uint8)).sum(axis=3, dtype=np.uint8)
+        return decode_small(atom_dtype, code.transpose(0, 2, 1).reshape(g.n, -1))
+
+    return packed
+
+
+def _pairs(words: Array) -> Array:
+    both = words[0::2].astype(np.uint64) | (words[1::2].astype(np.uint64) << np.uint64(32))
+    return both.transpose(1, 0, 2).reshape(words.shape[1], -1)
+
+
+def _value(codes: Array, dtype: str, flush: bool) -> Array:
+    if dtype == "f16":
+        half = codes.view(np.float16)
+        return flush16(half) if flush else half
+    if dtype == "bf16":
+        single = bf16_value(codes)
+        return flush32(single) if flush else single
+    if dtype == "i8":
+        return codes.view(np.int8)
+    return decode_small(dtype, codes)
+
+
+def _xf32(value: Array) -> Array:
+    """binary32 rounded to the 10 mantissa bits of xf32, nearest even."""
+    bits = value.view(np.uint32)
+    rounded = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(value), rounded.view(np.float32), value)
+
+
+def decode_matrix(ins: Instruction, ctx: Context) -> Op | None:
+    """The Op of an MFMA, None for another instruction."""
+    name = ins.mnemonic
+    if name.startswith("v_smfmac"):
+        raise UnknownInstruction(name, ins.line, ctx.target, "sparse matrix instructions")
+    if not name.startswith("v_mfma"):
+        return None
+    if name.startswith("v_mfma_scale") or "neg_lo" in ins.modifiers or len(ins.operands) > 4:
+        raise UnknownInstruction(name, ins.line, ctx.target, "scaled matrix instructions")
+    atom = atom_of(ins, ctx.target)
+    target, a, b, c = (ctx.operand(t, ins) for t in ins.operands)
+    product = _product(atom, a, b, ctx.target)
+    count = atom.elements_c
+    flush = _flushes(atom, ctx.target)
+    run = _accumulate(atom, product, target, c, count, flush)
+    return make_op(ins, run, "mfma", [a, b, c], [target], whole=True, clocks=atom.cycles)
+
+
+def _flushes(atom: MFMAAtom, target: str) -> bool:
+    return target == "gfx90a" and atom.dtype_a.name in ("f16", "bf16")
+
+
+def _product(atom: MFMAAtom, a: Operand, b: Operand, target: str) -> Callable[[Group], Array]:
+    """A B of every wave and block as float64 in the element order of C: shape [waves, elements, 64]."""
+    m, n, k, blocks = atom.m, atom.n, atom.k, atom.blocks
+    index_a = _fragment_index(atom.a.table(), ("block", "m", "k"), (blocks, m, k))
+    index_b = _fragment_index(atom.b.table(), ("block", "k", "n"), (blocks, k, n))
+    table_c = atom.c.table()
+    place = (table_c["block"] * m + table_c["m"]) * n + table_c["n"]
+    index_c = place.T.reshape(-1)
+    flush = _flushes(atom, target)
+    read_a = _elements(a.row, atom.dtype_a.name, atom.dtype_a.bits, atom.elements_a, flush)
+    read_b = _elements(b.row, atom.dtype_b.name, atom.dtype_b.bits, atom.elements_b, flush)
+    rounded = atom.dtype_a.name == "xf32"
+
+    def run(g: Group) -> Array:
+        left, right = read_a(g).take(index_a, axis=1), read_b(g).take(index_b, axis=1)
+        if rounded:
+            left, right = _xf32(left), _xf32(right)
+        left = left.astype(np.float64).reshape(g.n, blocks, m, k)
+        right = right.astype(np.float64).reshape(g.n, blocks, k, n)
+        return (left @ right).reshape(g.n, -1).take(index_c, axis=1).reshape(g.n, -1, 64)
+
+    return run
+
+
+def _accumulate(
+    atom: MFMAAtom, product: Callable[[Group], Array], target: Operand, c: Operand, count: int, flush: bool
+) -> Callable[[Group], None]:
+    row, first = target.row, c.row
+    kind = atom.dtype_acc.name
+    if kind == "f64":
+        constant = np.array(bits_of(c, 64, True), np.uint64).view(np.float64)
+
+        def run64(g: Group) -> None:
+            old: Any = constant
+            if c.kind == "v":
+                old = _pairs(g.V[first : first + 2 * count]).view(np.float64).reshape(g.n, count, 64)
+            total = np.ascontiguousarray((product(g) + old).transpose(1, 0, 2)).view(np.uint64)
+            g.V[row : row + 2 * count : 2] = total.astype(np.uint32)
+            g.V[row + 1 : row + 2 * count : 2] = total >> np.uint64(32)
+
+        return run64
+    word = np.array(bits_of(c, 32, kind == "f32"), np.uint32)
+
+    def run(g: Group) -> None:
+        part = product(g).transpose(1, 0, 2)
+        if kind == "f32":
+            old: Any = g.F[first : first + count] if c.kind == "v" else word.view(np.float32)
+            total = part.astype(np.float32) + old
+            g.F[row : row + count] = flush32(total) if flush else total
+        else:
+            start: Any = g.I[first : first + count] if c.kind == "v" else word.view(np.int32)
+            g.I[row : row + count] = part.astype(np.int64).astype(np.int32) + start
+
+    return run
