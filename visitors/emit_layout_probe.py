@@ -1,8 +1,8 @@
 """Emits the fragment-layout probe: one wave and one MFMA that show which lane holds which element.
 
-The host packs A and B into registers as the catalogued maps say and reads the registers of C back raw. If A and
-B are such that every element of C = A B is different, one wrong lane or register in any of the three maps
-shows. Every type passes through memory as 32-bit words, so that the probe needs no type of the host.
+The host packs A and B into registers as the catalogued maps say and reads the registers of C back raw. If
+every element of C = A B is different, one wrong lane or register in any of the three maps shows. Every type passes
+through memory as 32-bit words, so that the probe needs no type of the host.
 """
 
 from __future__ import annotations

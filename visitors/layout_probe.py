@@ -1,4 +1,4 @@
-"""Inputs of the fragment-layout probe: matrices whose product has no two equal elements, packed into registers."""
+"""Inputs of the fragment-layout probe: matrices whose product has no two equal elements, packed to words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Matrix = list[list[int]]
 
 
 def probe_matrices(atom: MFMAAtom) -> tuple[Matrix, Matrix]:
-    """A [m, k] and B [k, n] of small whole numbers, exact in every type; C[i][j] = n * i + j, all different.
+    """A [m, k] and B [k, n] of small whole numbers, exact in the type; C[i][j] = n * i + j, all different.
 
     Each term of the sum over k carries a part of n * i + j. Two terms do for wide types: n * i and 1 * j. With
     more, i and j are split into digits, so that every factor is exact in its type. The terms are spread over

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.visitors.emit_layout_probe import emit_layout_probe, probe_matrices
+from closedform.visitors.emit_layout_probe import emit_layout_probe
+from closedform.visitors.layout_probe import pack, probe_matrices, unpack_integers
 
 from closedform.bench import load_kernel
 
 pytestmark = pytest.mark.device
 
-SHAPES = sorted(
+OFFERED = sorted(
     {
-        (atom.dtype_a.name, atom.m, atom.k)
+        (atom.dtype_a.name, atom.dtype_b.name, atom.m, atom.k)
         for name in catalogue.names()
         for atom in catalogue.get(name).atoms
         if atom.emit
@@ -23,21 +24,19 @@ SHAPES = sorted(
 )
 
 
-@pytest.mark.parametrize(("dtype", "m", "k"), SHAPES)
-def test_fragment_layout(gpu: HardwareDescriptor, tmp_path: Path, dtype: str, m: int, k: int) -> None:
+@pytest.mark.parametrize("wanted", OFFERED, ids=str)
+def test_fragment_layout(gpu: HardwareDescriptor, tmp_path: Path, wanted: tuple[str, str, int, int]) -> None:
     import torch
 
-    atoms = [a for a in gpu.atoms if a.emit and (a.dtype_a.name, a.m, a.k) == (dtype, m, k)]
+    atoms = [a for a in gpu.atoms if a.emit and (a.dtype_a.name, a.dtype_b.name, a.m, a.k) == wanted]
     if not atoms:
-        pytest.skip(f"{gpu.gfx} has no {dtype} {m}x{m}x{k} to emit")
+        pytest.skip(f"{gpu.gfx} has no {wanted}")
     (atom,) = atoms
     path = tmp_path / "layout_probe.py"
     path.write_text(emit_layout_probe(atom))
-    probe = load_kernel(path)
-    a, b = (torch.tensor(matrix).to(probe.TORCH_DTYPE) for matrix in probe_matrices(atom))
-    place_a, place_b, place_c = (
-        {axis: torch.from_numpy(table) for axis, table in fragment_map.table().items()}
-        for fragment_map in (atom.a, atom.b, atom.c)
-    )
-    found = probe.run(a[place_a["m"], place_a["k"]].cuda(), b[place_b["k"], place_b["n"]].cuda())
-    assert torch.equal(found.cpu().long(), atom.n * place_c["m"] + place_c["n"])
+    a, b = probe_matrices(atom)
+    transposed = [list(column) for column in zip(*b, strict=True)]
+    words = (pack(a, atom.a, atom.dtype_a), pack(transposed, atom.b, atom.dtype_b))
+    lanes = load_kernel(path).run(*(torch.tensor(w, dtype=torch.int32, device="cuda") for w in words))
+    expected = [[atom.n * i + j for j in range(atom.n)] for i in range(atom.m)]
+    assert unpack_integers(lanes.cpu().tolist(), atom.c) == expected

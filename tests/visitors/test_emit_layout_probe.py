@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from closedform.hw import catalogue
 from closedform.hw.atoms import MFMAAtom
+from closedform.hw.dtypes import DTYPES
 from closedform.hw.errors import BadInput
-from closedform.operators.numerics import rounded
-from closedform.visitors.emit_layout_probe import emit_layout_probe, probe_matrices
+from closedform.visitors.emit_layout_probe import emit_layout_probe
+from closedform.visitors.layout_probe import encode, pack, probe_matrices, unpack_integers
 
 #: One GPU of every target.
 TARGETS = {
@@ -20,7 +21,7 @@ OFFERED = [atom for name in TARGETS.values() for atom in catalogue.get(name).ato
 
 
 def name_of(atom: MFMAAtom) -> str:
-    return f"{atom.gfx}-{atom.instruction}"
+    return f"{atom.gfx}-{atom.instruction}-{atom.dtype_a}-{atom.dtype_b}"
 
 
 def fragments(matrix: np.ndarray, atom: MFMAAtom, operand: str) -> np.ndarray:
@@ -45,22 +46,60 @@ def test_every_element_of_c_is_different(atom: MFMAAtom) -> None:
 
 
 @pytest.mark.parametrize("atom", OFFERED, ids=name_of)
-def test_inputs_are_exact_in_the_type(atom: MFMAAtom) -> None:
-    for matrix in map(np.array, probe_matrices(atom)):
-        if atom.dtype_a.is_float:
-            assert np.array_equal(rounded(matrix, atom.dtype_a.name), matrix)
-        else:
-            assert np.abs(matrix).max() <= atom.dtype_a.max_finite
+def test_inputs_fit_the_registers(atom: MFMAAtom) -> None:
+    """Every factor is exact in its type (encode refuses others) and each lane gets the registers of the atom."""
+    a, b = probe_matrices(atom)
+    for matrix, operand, dtype, registers in (
+        (a, atom.a, atom.dtype_a, atom.registers_a),
+        ([list(column) for column in zip(*b, strict=True)], atom.b, atom.dtype_b, atom.registers_b),
+    ):
+        words = np.array(pack(matrix, operand, dtype), dtype=np.int32)
+        assert words.shape == (64, registers)
 
 
 @pytest.mark.parametrize("atom", OFFERED, ids=name_of)
 def test_a_wrong_map_shows(atom: MFMAAtom) -> None:
-    """Fragments filled by the map of another type's C, or with two k exchanged, give another C."""
+    """Two k exchanged between A and B, or two lanes of C, give another matrix."""
     a, b = (np.array(x) for x in probe_matrices(atom))
     lanes = fragments(a @ b, atom, "c")
     assert len(np.unique(lanes)) == atom.m * atom.n
-    swapped = a[:, [*range(1, atom.k), 0]]
-    assert not np.array_equal(swapped @ b, a @ b)
+    assert unpack_integers(lanes.tolist(), atom.c) == (a @ b).tolist()
+    assert unpack_integers(np.roll(lanes, 1, axis=0).tolist(), atom.c) != (a @ b).tolist()
+    assert not np.array_equal(np.roll(a, 1, axis=1) @ b, a @ b)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bits"),
+    [
+        ("f32", 1, 0x3F800000),
+        ("f64", 3, 0x4008000000000000),
+        ("f16", 12, 0x4A00),
+        ("bf16", 96, 0x42C0),
+        ("i8", -3, 0xFD),
+        ("fp8_e4m3fn", 1, 0x38),
+        ("fp8_e4m3fnuz", 1, 0x40),
+        ("fp8_e4m3fn", 448, 0x7E),
+        ("bf8_e5m2", 1, 0x3C),
+        ("bf8_e5m2fnuz", 1, 0x40),
+        ("fp6_e2m3", 7, 0x1E),
+        ("bf6_e3m2", 28, 0x1F),
+        ("fp4_e2m1", 6, 0x7),
+        ("fp4_e2m1", 1, 0x2),
+        ("xf32", 31, 0x41F80000),
+        ("f16", 0, 0),
+    ],
+)
+def test_encode(name: str, value: int, bits: int) -> None:
+    assert encode(value, DTYPES[name]) == bits
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("fp4_e2m1", 5), ("fp4_e2m1", 8), ("bf8_e5m2", 9), ("bf16", 257), ("i8", 128), ("f16", -1)],
+)
+def test_encode_refuses_what_is_not_exact(name: str, value: int) -> None:
+    with pytest.raises(BadInput, match="not exact"):
+        encode(value, DTYPES[name])
 
 
 def test_f64_rows_are_not_f32_rows() -> None:
@@ -78,10 +117,11 @@ def test_text_is_deterministic() -> None:
 
 def test_atoms_that_are_not_offered_are_refused() -> None:
     hw = catalogue.get("mi300x")
+    several_blocks = hw.atom("v_mfma_f32_32x32x1_2b_f32")
     with pytest.raises(BadInput, match="cannot be emitted"):
-        emit_layout_probe(hw.atom("v_mfma_f64_16x16x4_f64"))
+        emit_layout_probe(several_blocks)
     with pytest.raises(BadInput, match="one block"):
-        probe_matrices(hw.atom("v_mfma_f32_32x32x1_2b_f32"))
+        probe_matrices(several_blocks)
 
 
 @pytest.mark.compile
