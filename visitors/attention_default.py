@@ -74,7 +74,10 @@ def choose_atom(op: Attention, hw: HardwareDescriptor, wanted: str | None, rows:
     if narrow and rows <= max(a.n for a in narrow):
         return max(narrow, key=_preference), f"{rows} query rows fill no more columns"
     best = max(atoms, key=_preference)
-    return best, f"{best.flops_per_clk_cu:.0f} FLOP/clk/CU and {op.elem_bytes / (2 * best.n):.4g} LDS bytes per FLOP"
+    return (
+        best,
+        f"{best.flops_per_clk_cu:.0f} FLOP/clk/CU and {op.elem_bytes / (2 * best.n):.4g} LDS bytes per FLOP",
+    )
 
 
 def _preference(atom: MFMAAtom) -> tuple[float, int, int]:
@@ -206,7 +209,10 @@ class _Model:
         if least > lds_limit.value:
             bytes_per_key = (2 * d_pad + p_rows) * self.elem_bytes
             self._refuse(
-                "LDS", least * bytes_per_key, share.value, "B",
+                "LDS",
+                least * bytes_per_key,
+                share.value,
+                "B",
                 f"a workgroup of {waves} waves (K and V{' and P' if p_rows else ''} of {least} keys, d_pad {d_pad})",
                 "use a smaller --tile-kv, fewer waves or a 16-bit type",
             )
@@ -224,6 +230,10 @@ class _Model:
         tiles = AttentionTiles(tile_q, shape.tile_kv, waves, per_simd, d_pad, atom)
         lds_bytes = shape.tile_kv * (2 * d_pad + p_rows) * self.elem_bytes
         resident = self._resident(shape, waves, lds_bytes, per_simd)
+        if resident == 0:
+            whole = f"a workgroup of {waves} waves, which must fit whole on one CU,"
+            self._refuse("waves", waves, hw.simds_per_cu * per_simd, "waves", whole, "use fewer --waves")
+            return None
         return _Candidate(tiles, shape, lds_limit, register_limit, lds_bytes, resident)
 
     def _tile_kv(self, lds_limit: FormulaValue, register_limit: FormulaValue, keys: int, align: int) -> FormulaValue:
@@ -237,7 +247,16 @@ class _Model:
         lanes = self.hw.wavefront_size
         columns = ceil_div(d_pad, lanes) if self.op.variant == "fma" else 0
         return StepShape(
-            tile_q, tile_kv, waves, self.op.d, d_pad, self.elem_bytes, tile_q // atom.n, layout.dv_run, columns, lanes
+            tile_q,
+            tile_kv,
+            waves,
+            self.op.d,
+            d_pad,
+            self.elem_bytes,
+            tile_q // atom.n,
+            layout.dv_run,
+            columns,
+            lanes,
         )
 
     def _fits(self, shape: StepShape, budget: Budget) -> bool:
@@ -255,17 +274,33 @@ class _Model:
         return True
 
     def _place(self, shape: StepShape) -> str:
-        return f"a wave with t_Q={shape.tile_q}, t_KV={shape.tile_kv}, d={shape.d} at the point between the two products"
+        return (
+            f"a wave with t_Q={shape.tile_q}, t_KV={shape.tile_kv}, d={shape.d} at the point between the two products"
+        )
+
+    def _binding_file(self, budget: Budget) -> tuple[int, int]:
+        """Which count of `StepShape.need` runs out first, and its limit: all registers, or the ArchVGPRs alone."""
+        if self.hw.vgpr_unified and budget.total <= budget.arch:
+            return 2, budget.total
+        return 0, budget.arch
 
     def _register_limit(self, shape: StepShape, budget: Budget, align: int) -> FormulaValue:
-        """t_KV that the ArchVGPRs allow with all LDS fragments under way: what a step needs is linear in its keys."""
-        unified = self.hw.vgpr_unified
-        total_binds = unified and budget.total <= budget.arch
-        index = 2 if total_binds else 0
-        one, two = (replace(shape, tile_kv=64 * n).need(unified)[index] for n in (1, 2))
-        limit = budget.total if total_binds else budget.arch
+        """t_KV that the registers allow with all LDS fragments under way: the need is linear in the keys."""
+        which, limit = self._binding_file(budget)
+        one, two = (replace(shape, tile_kv=64 * n).need(self.hw.vgpr_unified)[which] for n in (1, 2))
         fixed = min(2 * one - two + FRAGMENTS, limit)
         return DEFAULT.tile_kv_registers(budget=limit, fixed=fixed, per_64_keys=max(two - one, 1), key_align=align)
+
+    def _row_limit(self, c: _Candidate) -> FormulaValue:
+        """t_Q that the registers allow at the derived t_KV: the need is linear in the rows, too."""
+        n = c.tiles.atom.n
+        which, limit = self._binding_file(register_budget(self.hw, c.tiles.waves_per_simd))
+        one, two = (
+            replace(c.shape, tile_q=64 * i, query_tiles=64 * i // n).need(self.hw.vgpr_unified)[which] for i in (1, 2)
+        )
+        return DEFAULT.tile_q_registers(
+            budget=limit, fixed=min(2 * one - two, limit), per_64_rows=max(two - one, 1), n=n
+        )
 
     def _resident(self, shape: StepShape, waves: int, lds_bytes: int, per_simd: int) -> int:
         """Workgroups that a CU holds at once with the predicted registers and LDS."""
@@ -295,7 +330,10 @@ class _Model:
     def _smaller(self, first: _Candidate) -> Iterator[_Candidate]:
         for tile_q in self._tile_q_choices():
             for waves in WAVES if self.fixed_waves is None else (self.fixed_waves,):
-                if tile_q <= first.tiles.tile_q and (tile_q, waves) != (first.tiles.tile_q, first.tiles.waves):
+                if tile_q <= first.tiles.tile_q and (tile_q, waves) != (
+                    first.tiles.tile_q,
+                    first.tiles.waves,
+                ):
                     per_simd = first.tiles.waves_per_simd
                     found = self._fit(per_simd, waves, tile_q, first.tiles.tile_kv)
                     if found is None and per_simd > 1:
@@ -310,7 +348,7 @@ class _Model:
         on_cu = c.tiles.waves * resident
         tiles = c.tiles
         flops = 4 * tiles.tile_q * tiles.tile_kv * tiles.d_pad
-        lds_bytes = 2 * tiles.tile_kv * tiles.d_pad * self.elem_bytes 
+        lds_bytes = 2 * tiles.tile_kv * tiles.d_pad * self.elem_bytes
         clocks = GRID.step_clocks(
             matrix_clocks=flops * self.hw.simds_per_cu / tiles.atom.flops_per_clk_cu,
             waves_per_simd=ceil_div(on_cu, self.hw.simds_per_cu),
@@ -318,7 +356,12 @@ class _Model:
             waves_per_cu=on_cu,
         ).value
         steps = ceil_div(self.op.L_kv, c.tiles.tile_kv)
-        return grid.rounds * steps * clocks, -min(grid.blocks, self.hw.num_cus), -c.tiles.tile_q, -c.tiles.waves
+        return (
+            grid.rounds * steps * clocks,
+            -min(grid.blocks, self.hw.num_cus),
+            -c.tiles.tile_q,
+            -c.tiles.waves,
+        )
 
     def _grid(self, c: _Candidate) -> GridVerdict:
         op, cus = self.op, self.hw.num_cus
@@ -333,7 +376,15 @@ class _Model:
         else:
             verdict = f"underfilled: {blocks} workgroups for {cus} CUs, {1 - blocks / cus:.0%} of the CUs idle"
         return GridVerdict(
-            (q_blocks, op.heads, op.batch), blocks, cus, c.workgroups_per_cu, blocks / cus, rounds, utilisation, fills, verdict
+            (q_blocks, op.heads, op.batch),
+            blocks,
+            cus,
+            c.workgroups_per_cu,
+            blocks / cus,
+            rounds,
+            utilisation,
+            fills,
+            verdict,
         )
 
     # --- result -------------------------------------------------------------------------------------------------
@@ -343,7 +394,11 @@ class _Model:
         p_rows = 0 if op.variant == "chained" else tiles.waves * tiles.tile_q
         layout = tiles.layout(op)
         limits = sorted([(c.lds_limit.value, "lds"), (c.register_limit.value, "registers")])
-        binding = limits[0][1] if tiles.tile_kv < round_up(op.L_kv, layout.key_align) or limits[0][0] <= tiles.tile_kv else "keys"
+        binding = (
+            limits[0][1]
+            if tiles.tile_kv < round_up(op.L_kv, layout.key_align) or limits[0][0] <= tiles.tile_kv
+            else "keys"
+        )
         grid = self._grid(c)
         if note:
             binding = "cus"
@@ -356,11 +411,14 @@ class _Model:
             DEFAULT.s(t_Q=tiles.tile_q, t_KV=tiles.tile_kv),
             DEFAULT.o(t_Q=tiles.tile_q, d_pad=tiles.d_pad),
             c.register_limit.binding() if binding == "registers" else c.register_limit,
+            self._row_limit(c),
             DEFAULT.lds(t_KV=tiles.tile_kv, d_pad=tiles.d_pad, p_rows=p_rows, elem_bytes=self.elem_bytes),
             GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch),
             GRID.rounds(blocks=grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=max(1, c.workgroups_per_cu)),
         ]
-        notes = [f"atom {tiles.atom.instruction}: {self.atom_reason if tiles.atom == self.atom else 'query tile below the wide atom'}"]
+        notes = [
+            f"atom {tiles.atom.instruction}: {self.atom_reason if tiles.atom == self.atom else 'query tile below the wide atom'}"
+        ]
         if note:
             notes.append(note)
         if not grid.fills_device:
@@ -370,8 +428,20 @@ class _Model:
                 + (f", and so would splitting the keys {splits} ways" if splits > 1 else "")
             )
         return Derivation(
-            op, hw, "default", tiles, binding, tuple(steps),
-            predicted_resources(hw, c.shape, c.lds_bytes, tiles.waves_per_simd), grid, None, tuple(notes),
+            op,
+            hw,
+            "default",
+            tiles,
+            binding,
+            tuple(steps),
+            predicted_resources(hw, c.shape, c.lds_bytes, tiles.waves_per_simd),
+            grid,
+            None,
+            tuple(notes),
+            {
+                "tile_q_max": self._row_limit(c).value,
+                "tile_kv_max": min(c.lds_limit.value, c.register_limit.value),
+            },
         )
 
     def _refuse(self, resource: str, needed: float, limit: float, unit: str, where: str, way_out: str) -> None:

@@ -74,6 +74,13 @@ class DEFAULT:
         OWN,
         lambda budget, fixed, per_64_keys, key_align: align_down((budget - fixed) * 64 // per_64_keys, key_align),
     )
+    tile_q_registers = Formula(
+        "t_Q_registers",
+        "query rows that the registers hold at this t_KV",
+        "elements",
+        OWN,
+        lambda budget, fixed, per_64_rows, n: align_down((budget - fixed) * 64 // per_64_rows, n),
+    )
     tile_kv = Formula(
         "t_KV",
         "keys of a step: the smaller limit, no more than there are keys or than pays for its barriers",
@@ -123,7 +130,7 @@ class GRID:
         "roofline of one step on one CU: matrix cores against LDS reads, whichever is longer",
         "clocks",
         OWN,
-        lambda matrix_clocks, waves_per_simd, lds_clocks, waves_per_cu: -minimum(
-            -matrix_clocks * waves_per_simd, -lds_clocks * waves_per_cu
+        lambda matrix_clocks, waves_per_simd, lds_clocks, waves_per_cu: (
+            -minimum(-matrix_clocks * waves_per_simd, -lds_clocks * waves_per_cu)
         ),
     )

@@ -33,14 +33,20 @@ def derive_paper(op: Attention, hw: HardwareDescriptor) -> Derivation:
     keys = PAPER.tile_kv(lds_bytes=hw.lds_bytes, d=op.d, elem_bytes=ELEM_BYTES, m=m)
     if keys.value < m:
         reason = Infeasible(
-            "LDS", 2 * m * op.d * ELEM_BYTES, hw.lds_bytes, "B", f"{m} keys of K and V at d={op.d}", "use a smaller d"
+            "LDS",
+            2 * m * op.d * ELEM_BYTES,
+            hw.lds_bytes,
+            "B",
+            f"{m} keys of K and V at d={op.d}",
+            "use a smaller d",
         )
         return Derivation(op, hw, "paper", None, "lds", (keys,), None, None, reason)
     u = PAPER.query_tiles(budget=BUDGET, d=op.d, t_KV=keys.value, overhead=OVERHEAD)
     if u.value < 1:
         need = PAPER.registers(u=1, d=op.d, t_KV=keys.value, overhead=OVERHEAD).value
         reason = Infeasible("VGPRs", need, BUDGET, "registers", f"one query tile at d={op.d}", "use a smaller d")
-        return Derivation(op, hw, "paper", None, "registers", (keys, u), None, None, reason)
+        limits = {"tile_q_max": 0, "tile_kv_max": keys.value}
+        return Derivation(op, hw, "paper", None, "registers", (keys, u), None, None, reason, (), limits)
     rows = PAPER.tile_q(u=u.value, m=m)
     registers = PAPER.registers(u=u.value, d=op.d, t_KV=keys.value, overhead=OVERHEAD)
     blocks = GRID.blocks(L_q=op.L_q, block_q=rows.value, heads=op.heads, batch=op.batch)
@@ -74,6 +80,7 @@ def derive_paper(op: Attention, hw: HardwareDescriptor) -> Derivation:
         f"left out by the paper: {exponentials // 1024} KiB of exponentials in LDS beside {lds // 1024} KiB of K and V, "
         f"{(lds + exponentials) / 1024:g} KiB of {hw.lds_bytes // 1024}",
     )
+    limits = {"tile_q_max": rows.value, "tile_kv_max": keys.value}
     tiles = AttentionTiles(rows.value, keys.value, 1, 1, op.d, atom)
     steps = (keys.binding(), u.binding(), rows, registers, blocks, rounds)
-    return Derivation(op, hw, "paper", tiles, "lds and registers", steps, resources, grid, None, notes)
+    return Derivation(op, hw, "paper", tiles, "lds and registers", steps, resources, grid, None, notes, limits)

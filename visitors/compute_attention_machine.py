@@ -43,9 +43,7 @@ class AttentionMachine:
         self.state = SoftmaxState.identity((count, queries, LANES))
         self._index_lds()
         self._load_q(q)
-        self._columns = np.minimum(
-            LANE[:, None] + LANES * np.arange(-(-layout.d_pad // LANES)), layout.d_pad - 1
-        )
+        self._columns = np.minimum(LANE[:, None] + LANES * np.arange(-(-layout.d_pad // LANES)), layout.d_pad - 1)
         self.scalar = np.zeros((count, self.tiles.tile_q, *self._columns.shape), np.float32)
 
     def make_layout(self) -> ChainLayout:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -10,7 +11,7 @@ from closedform.hw.errors import Infeasible
 
 from .formula import FormulaValue
 
-__all__ = ["Derivation", "GridVerdict", "PredictedResources", "RegisterItem", "tiles_json"]
+__all__ = ["Derivation", "GridVerdict", "NodeCheck", "PredictedResources", "RegisterItem", "tiles_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,27 @@ class GridVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """One capacity held against one level of the tiled tree."""
+
+    level: str
+    resource: str
+    needed: float
+    limit: float
+    unit: str
+
+    @property
+    def ok(self) -> bool:
+        return self.needed <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
 class Derivation:
     """Tiles with their reasons, or the constraint that forbids any.
 
     `binding` names the capacity that fixed the tiles ("lds", "registers", "cus", "atom"); `tiles` is None exactly
-    when `infeasible` says why.
+    when `infeasible` says why. `limits` holds the largest tiles that the capacities allow (tile_q_max,
+    tile_kv_max), `checks` the capacities as the visitor met them on the way down the tiled tree.
     """
 
     op: Any
@@ -81,6 +98,8 @@ class Derivation:
     grid: GridVerdict | None
     infeasible: Infeasible | None = None
     notes: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    checks: tuple[NodeCheck, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -101,6 +120,8 @@ class Derivation:
             "occupancy": None if self.grid is None else asdict(self.grid),
             "formulas": [step.to_json() for step in self.steps],
             "notes": list(self.notes),
+            "limits": dict(self.limits),
+            "checks": [{**asdict(check), "ok": check.ok} for check in self.checks],
         }
 
 

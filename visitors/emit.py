@@ -5,9 +5,13 @@ from __future__ import annotations
 from closedform.hw.errors import BadInput, InfeasibleError
 
 from .derivation import Derivation
-from .emit_attention import AttentionEmitter
+from .emit_attention import AttentionEmit
 
-__all__ = ["emit_source", "kernel_name"]
+__all__ = ["EmitVisitor", "emit_source", "kernel_name"]
+
+
+class EmitVisitor(AttentionEmit):
+    """Writes the FlyDSL file of a derived tree; each operator's nodes have their methods in a file of their own."""
 
 
 def emit_source(derivation: Derivation) -> str:
@@ -19,7 +23,7 @@ def emit_source(derivation: Derivation) -> str:
         raise InfeasibleError(derivation.infeasible)
     if derivation.model != "default":
         raise BadInput(f"model {derivation.model!r} reproduces the paper's tables; kernels follow --model default")
-    return str(AttentionEmitter(derivation).visit(derivation.op.tree(derivation.tiles)))
+    return str(EmitVisitor(derivation).visit(derivation.op.tree(derivation.tiles)))
 
 
 def kernel_name(derivation: Derivation) -> str:

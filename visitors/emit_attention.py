@@ -1,4 +1,4 @@
-"""EmitVisitor for attention: the tree from device to atom becomes one FlyDSL file."""
+"""The EmitVisitor's methods for attention: the tree from device to atom becomes one FlyDSL file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .emit_host import host
 from .emit_text import constants, docstring, join, piece
 from .visitor import Visitor
 
-__all__ = ["AttentionEmitter"]
+__all__ = ["AttentionEmit"]
 
 #: FlyDSL and torch names of the input types.
 FLYDSL_TYPES = {"f32": "Float32", "f16": "Float16", "bf16": "BFloat16"}
@@ -31,7 +31,7 @@ TORCH_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 #: Error of one emitted kernel against float64 that main() accepts, relative to the row's largest value.
 TOLERANCES = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
 
-_IMPORTS = '''
+_IMPORTS = """
 import math
 import sys
 
@@ -43,15 +43,15 @@ from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
 from flydsl.expr import gpu, rocdl
 from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
-'''
+"""
 
-_CEIL_DIV = '''
+_CEIL_DIV = """
 def ceil_div(a, b):
     return -(-a // b)
-'''
+"""
 
 
-class AttentionEmitter(Visitor):
+class AttentionEmit(Visitor):
     """Writes one kernel file; every method returns the text of its level.
 
     The generic (interior) child of each node is visited: all children run the same code, and their clipped extents
@@ -167,7 +167,9 @@ class AttentionEmitter(Visitor):
     def _header(self) -> str:
         d, op, tiles = self.derivation, self.op, self.tiles
         assert d.resources is not None and d.grid is not None
-        unified = "" if self.hw.vgpr_unified else f" ({d.resources.arch_registers} arch, {d.resources.acc_registers} acc)"
+        unified = (
+            "" if self.hw.vgpr_unified else f" ({d.resources.arch_registers} arch, {d.resources.acc_registers} acc)"
+        )
         how = {
             "chained": "S stays in registers: the second MFMA consumes the first one's result",
             "lds": "P goes through LDS between the two MFMAs",
@@ -176,13 +178,25 @@ class AttentionEmitter(Visitor):
         return docstring(
             f"Fused attention O = softmax(Q K^T / sqrt(d)) V for {self.hw.gfx}: {how}.",
             [
-                ("shape", f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d} (lengths are run-time)"),
+                (
+                    "shape",
+                    f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d} (lengths are run-time)",
+                ),
                 ("types", f"{op.dtype} in and out, f32 accumulation"),
                 ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
-                ("tiles", f"{tiles.tile_q} queries a wave, {tiles.waves} waves a workgroup, {tiles.tile_kv} keys a step"),
-                ("registers", f"at most {d.resources.registers} of {d.resources.register_budget} a lane{unified}, {tiles.waves_per_simd} wave(s) per SIMD"),
+                (
+                    "tiles",
+                    f"{tiles.tile_q} queries a wave, {tiles.waves} waves a workgroup, {tiles.tile_kv} keys a step",
+                ),
+                (
+                    "registers",
+                    f"at most {d.resources.registers} of {d.resources.register_budget} a lane{unified}, {tiles.waves_per_simd} wave(s) per SIMD",
+                ),
                 ("LDS", f"{d.resources.lds_bytes} of {d.resources.lds_limit_bytes} bytes"),
-                ("grid", f"{d.grid.grid[0]} x {d.grid.grid[1]} x {d.grid.grid[2]} workgroups, {d.grid.rounds} round(s) on {d.grid.num_cus} CUs"),
+                (
+                    "grid",
+                    f"{d.grid.grid[0]} x {d.grid.grid[1]} x {d.grid.grid[2]} workgroups, {d.grid.rounds} round(s) on {d.grid.num_cus} CUs",
+                ),
                 ("emitted by", "closedform; needs flydsl and torch"),
             ],
         )
@@ -196,21 +210,37 @@ class AttentionEmitter(Visitor):
         dv_group = lay.dv_of(0, lay.c_row(1, 0)) - lay.dv_of(0, lay.c_row(0, 0))
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{self.hw.gfx}"', ""),
-            ("DTYPE, TORCH_DTYPE, ELEM_BYTES", f"fx.{FLYDSL_TYPES[op.dtype]}, torch.{TORCH_TYPES[op.dtype]}, {self.elem_bytes}", ""),
-            ("HEAD_DIM, HEAD_DIM_PADDED", f"{op.d}, {tiles.d_pad}", "d, and d filled with zeros up to whole atoms"),
+            (
+                "DTYPE, TORCH_DTYPE, ELEM_BYTES",
+                f"fx.{FLYDSL_TYPES[op.dtype]}, torch.{TORCH_TYPES[op.dtype]}, {self.elem_bytes}",
+                "",
+            ),
+            (
+                "HEAD_DIM, HEAD_DIM_PADDED",
+                f"{op.d}, {tiles.d_pad}",
+                "d, and d filled with zeros up to whole atoms",
+            ),
             ("TILE_Q", tiles.tile_q, "query rows of a wave"),
             ("TILE_KV", tiles.tile_kv, "keys of a step"),
             ("WAVES", tiles.waves, "waves of a workgroup"),
             ("WAVES_PER_SIMD", tiles.waves_per_simd, "occupancy that the register budget aims at"),
             ("THREADS", f"WAVES * {self.hw.wavefront_size}", ""),
-            ("ATOM_M, ATOM_N, ATOM_K", f"{tiles.atom.m}, {tiles.atom.n}, {tiles.atom.k}", tiles.atom.instruction),
+            (
+                "ATOM_M, ATOM_N, ATOM_K",
+                f"{tiles.atom.m}, {tiles.atom.n}, {tiles.atom.k}",
+                tiles.atom.instruction,
+            ),
             ("GROUPS", lay.groups, "lane groups: lanes that share a column of C"),
             ("AB", lay.ea, "elements of A and of B in a lane"),
             ("ACC", lay.acc, "elements of C in a lane"),
             ("VEC", lay.vec, "elements of a 16-byte access"),
             ("ACCESS", gcd(op.d, lay.vec), "elements of a global access that never straddles a row's end"),
             ("CHUNK", "GROUPS * VEC", "elements that one access of every lane group covers"),
-            ("Q_TILES, KEY_TILES, D_TILES", "TILE_Q // ATOM_N, TILE_KV // ATOM_M, HEAD_DIM_PADDED // ATOM_M", ""),
+            (
+                "Q_TILES, KEY_TILES, D_TILES",
+                "TILE_Q // ATOM_N, TILE_KV // ATOM_M, HEAD_DIM_PADDED // ATOM_M",
+                "",
+            ),
             ("D_CHUNKS, KEY_CHUNKS", "HEAD_DIM_PADDED // CHUNK, TILE_KV // CHUNK", ""),
             ("KEY", tuple(key), "key of each score register in lane group 0, from the C map"),
             ("KEY_GROUP", key_group, "keys between neighbouring lane groups"),
@@ -240,7 +270,11 @@ class AttentionEmitter(Visitor):
             ]
         rows += [
             ("V_VECTORS", self._v_vectors, "registers vectors of V that a thread keeps under way"),
-            ("SWIZZLE_CHUNKS, SWIZZLE_ROWS", f"{lay.swizzle_group}, {8 // lay.swizzle_group}", "XOR swizzle of K in LDS"),
+            (
+                "SWIZZLE_CHUNKS, SWIZZLE_ROWS",
+                f"{lay.swizzle_group}, {8 // lay.swizzle_group}",
+                "XOR swizzle of K in LDS",
+            ),
             ("NEG_INF", 'float("-inf")', ""),
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
@@ -249,7 +283,11 @@ class AttentionEmitter(Visitor):
             rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
         rows += [
             ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
-            ("OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT", "2**31, 2**31 - 65536, 65535", "of tile offsets, lengths, grid y and z"),
+            (
+                "OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT",
+                "2**31, 2**31 - 65536, 65535",
+                "of tile offsets, lengths, grid y and z",
+            ),
         ]
         return constants(rows)
 

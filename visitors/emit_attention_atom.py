@@ -23,10 +23,10 @@ def matrix_multiply() -> str:
             '''
         ),
         piece(
-            '''
+            """
             def zeros(count):
                 return Vec.filled(count, 0.0, fx.Float32)
-            '''
+            """
         ),
         piece(
             '''
@@ -43,10 +43,10 @@ def accumulators(scalar: bool) -> str:
     if scalar:
         return join(
             piece(
-                '''
+                """
                 def zero_accumulators():
                     return [fx.Float32(0.0)] * (TILE_Q * COLUMNS)
-                '''
+                """
             ),
             piece(
                 '''
@@ -57,19 +57,19 @@ def accumulators(scalar: bool) -> str:
                 '''
             ),
             piece(
-                '''
+                """
                 def rescaled(acc, rescale):
                     factors = [of_query(rescale, query) for query in range(TILE_Q)]
                     return [acc[i] * factors[i // COLUMNS] for i in range(TILE_Q * COLUMNS)]
-                '''
+                """
             ),
         )
     return join(
         piece(
-            '''
+            """
             def zero_accumulators():
                 return [zeros(ACC)] * (Q_TILES * D_TILES)
-            '''
+            """
         ),
         piece(
             '''
@@ -246,16 +246,11 @@ def values(variant: str, packed: bool, width: int) -> str:
     text = piece(_VALUES_PACKED if packed else _VALUES_F32)
     if variant == "chained":
         how = "the C registers of S^T are the B operand, only the order of the keys differs"
-        prepare = (
-            "p = [[rounded(tile[i : i + VEC]) for i in range(0, len(tile), VEC)] for tile in p]" if packed else ""
-        )
+        prepare = "p = [[rounded(tile[i : i + VEC]) for i in range(0, len(tile), VEC)] for tile in p]" if packed else ""
         operand = "p[n][i].ir_value()"
     else:
         how = "P goes through LDS and comes back as operand B in natural key order"
-        prepare = (
-            "self.write_p(p)\n"
-            "    p = [[self.read_p(n, s) for s in range(KEY_CHUNKS)] for n in range(Q_TILES)]"
-        )
+        prepare = "self.write_p(p)\n    p = [[self.read_p(n, s) for s in range(KEY_CHUNKS)] for n in range(Q_TILES)]"
         operand = "p[n][i // VEC][i % VEC].ir_value()"
     text = text.replace("@how@", how).replace("@operand@", operand)
     text = text.replace("    @prepare@\n", f"    {prepare}\n" if prepare else "")

@@ -61,13 +61,11 @@ def resources(padded: bool) -> str:
 def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
     """Where K and V lie in LDS. `packed`: several keys share a register (16-bit types); `permuted`: K row order,
     `by_column`: V is read by column number (variant fma)."""
-    key_row = (
-        f'''
+    key_row = f'''
         def k_row(key):
             """LDS row of a key: the order that leaves each lane {"consecutive keys of V" if permuted else "its C rows"}."""
             return {permuted or "key"}
         '''
-    )
     v_place = (
         '''
         def v_place(key_group, position):
@@ -122,12 +120,12 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
         ""
         if k_divides and v_divides
         else piece(
-            '''
+            """
             @flyc.jit
             def store_if(active, value, pointer):
                 if active:
                     fx.ptr_store(value, pointer)
-            '''
+            """
         )
     )
 
@@ -149,13 +147,13 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
         '''
     )
     store_k = piece(
-        f'''
+        f"""
         def store_k(image, chunks, thread):
             for i, chunk_values in enumerate(chunks):
                 unit = thread + i * THREADS
                 place = k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS)
                 {store("chunk_values.ir_value()", "place", "image", "K_UNITS", k_divides)}
-        '''
+        """
     )
     if packed:
         load_v = piece(
@@ -193,12 +191,12 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
             '''
         )
         store_v = piece(
-            f'''
+            f"""
             def store_v(image, chunks, thread):
                 for i, chunk_values in enumerate(chunks):
                     unit = thread + i * THREADS
                     place = v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC)
                     {store("chunk_values.ir_value()", "place", "image", "K_UNITS", v_divides)}
-            '''
+            """
         )
     return join(store_if, load_k, store_k, load_v, store_v)

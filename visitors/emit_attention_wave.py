@@ -41,10 +41,10 @@ def softmax(convert: str) -> str:
             '''
         ),
         piece(
-            '''
+            """
             def exp2(x):
                 return fx.Float32(rocdl.exp2(T.f32, x.ir_value()))
-            '''
+            """
         ),
         rounding,
         piece(
@@ -201,10 +201,10 @@ def split_state(state):
     return v, m, l, [@carried@(x) for x in state[2 * Q_TILES :]]
 '''
 
-_LDS_P = '''\
+_LDS_P = """\
         p_images = shared.allocate(fx.Array[DTYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
         self.lds_p = fx.recast_iter(DTYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
-'''
+"""
 
 
 def wave(through_lds: bool, values: str, carried: str) -> str:
@@ -218,7 +218,7 @@ def wave(through_lds: bool, values: str, carried: str) -> str:
 def kernel() -> str:
     """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue."""
     return piece(
-        '''
+        """
         @flyc.kernel(known_block_size=[THREADS, 1, 1])
         def attention_kernel(
             Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor, L_q: fx.Int32, L_kv: fx.Int32, scale: fx.Float32
@@ -228,5 +228,5 @@ def kernel() -> str:
             for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
                 state = yield wave.step(tile, carried)
             wave.epilogue(wave.step(wave.tiles - 1, state, last=True))
-        '''
+        """
     )

@@ -6,7 +6,7 @@ from .emit_text import join, piece
 
 __all__ = ["host"]
 
-_LAUNCH = '''
+_LAUNCH = """
 @flyc.jit
 def launch(
     Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor,
@@ -17,7 +17,7 @@ def launch(
     attention_kernel(Q, K, V, O, L_q, L_kv, scale, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
         grid=grid, block=(THREADS, 1, 1), stream=stream
     )
-'''
+"""
 
 _RUN = '''
 def run(q, k, v, out=None, stream=None):

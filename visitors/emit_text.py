@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["constants", "docstring", "join", "piece"]
 
-LINE = 110
+LINE = 118
 
 
 def piece(text: str) -> str:
@@ -27,9 +27,11 @@ def constants(rows: Iterable[tuple[str, Any, str]]) -> str:
     for name, value, meaning in rows:
         line = f"{name} = {value}"
         if len(line) > LINE:
-            line = f"{name} = (\n" + "\n".join(
-                f"    {part}" for part in wrap(", ".join(str(v) for v in value) + ",", LINE - 4)
-            ) + "\n)"
+            line = (
+                f"{name} = (\n"
+                + "\n".join(f"    {part}" for part in wrap(", ".join(str(v) for v in value) + ",", LINE - 4))
+                + "\n)"
+            )
         lines.append(f"{line}  # {meaning}" if meaning else line)
     return "\n".join(lines)
 

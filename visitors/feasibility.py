@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import BadInput, near_names
-from closedform.operators.attention import Attention, AttentionDevice
-from closedform.operators.gemm import Gemm, GemmDevice
+from closedform.hw.errors import BadInput, Infeasible, near_names
+from closedform.operators.attention import (
+    Attention,
+    AttentionBlock,
+    AttentionDevice,
+    AttentionStep,
+    AttentionWave,
+    ScoreAtom,
+    ValueAtom,
+)
+from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
+from closedform.operators.node import Node
 
 from .attention_default import derive_default
 from .attention_paper import derive_paper
-from .derivation import Derivation
+from .derivation import Derivation, NodeCheck, PredictedResources
 from .gemm_paper import derive_gemm
 from .visitor import Visitor
 
@@ -22,11 +32,15 @@ MODELS = {"attention": ("default", "paper"), "gemm": ("paper",)}
 
 
 class FeasibilityVisitor(Visitor):
-    """Visits the root of an open tree; the levels below follow from the capacities of the compute unit.
+    """Derives tiles at the root of an open tree, then goes down the tiled tree and holds each level to its capacity.
+
+    The generic child stands for all children of a node: they run the same code on less data.
 
     `overrides` fix parts of the tile policy (atom, tile_q, tile_kv, waves); what they leave open is derived, and
     what they make impossible is returned as the binding constraint.
     """
+
+    resources: PredictedResources
 
     def __init__(self, hw: HardwareDescriptor, model: str, **overrides: Any) -> None:
         self.hw = hw
@@ -37,13 +51,80 @@ class FeasibilityVisitor(Visitor):
         self._check_model("attention")
         if self.model == "paper":
             self._no_overrides()
-            return derive_paper(node.op, self.hw)
-        return derive_default(node.op, self.hw, **self.overrides)
+            return self._checked(derive_paper(node.op, self.hw))
+        return self._checked(derive_default(node.op, self.hw, **self.overrides))
 
     def visit_GemmDevice(self, node: GemmDevice) -> Derivation:
         self._check_model("gemm")
         self._no_overrides()
-        return derive_gemm(node.op, self.hw)
+        return self._checked(derive_gemm(node.op, self.hw))
+
+    # --- the tiled tree, level by level -------------------------------------------------------------------------
+
+    def _checked(self, derivation: Derivation) -> Derivation:
+        """The derivation with the capacities met on the way down; the first one that does not hold forbids it."""
+        if derivation.tiles is None:
+            return derivation
+        assert derivation.resources is not None
+        self.resources = derivation.resources
+        (block,) = derivation.op.tree(derivation.tiles).interior()
+        checks = tuple(self.visit(block))
+        broken = next((check for check in checks if not check.ok), None)
+        if broken is None:
+            return replace(derivation, checks=checks)
+        where = f"a {broken.level} of the derived tree"
+        way_out = "use smaller tiles or fewer waves"
+        reason = Infeasible(broken.resource, broken.needed, broken.limit, broken.unit, where, way_out)
+        return replace(derivation, tiles=None, resources=None, grid=None, infeasible=reason, checks=checks)
+
+    def visit_AttentionBlock(self, node: AttentionBlock) -> list[NodeCheck]:
+        return [*self._block(node.tiles.waves), *self._below(node)]
+
+    def visit_AttentionWave(self, node: AttentionWave) -> list[NodeCheck]:
+        return [self._wave(), *self._below(node)]
+
+    def visit_AttentionStep(self, node: AttentionStep) -> list[NodeCheck]:
+        return self._below(node)
+
+    def visit_ScoreAtom(self, node: ScoreAtom) -> list[NodeCheck]:
+        """Whole atoms along queries and keys: what is left over must be nothing."""
+        tiles = node.tiles
+        return [
+            NodeCheck("atom", "queries past whole atoms", tiles.tile_q % tiles.atom.n, 0, "elements"),
+            NodeCheck("atom", "keys past whole atoms", tiles.tile_kv % tiles.atom.m, 0, "elements"),
+        ]
+
+    def visit_ValueAtom(self, node: ValueAtom) -> list[NodeCheck]:
+        tiles = node.tiles
+        return [NodeCheck("atom", "columns past whole atoms", tiles.d_pad % tiles.atom.m, 0, "elements")]
+
+    def visit_GemmBlock(self, node: GemmBlock) -> list[NodeCheck]:
+        return [*self._block(node.tiles.waves), *self._below(node)]
+
+    def visit_GemmWave(self, node: GemmWave) -> list[NodeCheck]:
+        return [self._wave(), *self._below(node)]
+
+    def visit_GemmAtom(self, node: GemmAtom) -> list[NodeCheck]:
+        tiles = node.tiles
+        rows, cols = tiles.wave_tile
+        return [
+            NodeCheck("atom", "rows past whole atoms", rows % tiles.atom.m, 0, "elements"),
+            NodeCheck("atom", "columns past whole atoms", cols % tiles.atom.n, 0, "elements"),
+            NodeCheck("atom", "depth past whole atoms", tiles.tile_k % tiles.atom.k, 0, "elements"),
+        ]
+
+    def _below(self, node: Node) -> list[NodeCheck]:
+        return [check for child in node.interior() for check in self.visit(child)]
+
+    def _block(self, waves: int) -> list[NodeCheck]:
+        lanes = waves * self.hw.wavefront_size
+        return [
+            NodeCheck("block", "LDS", self.resources.lds_bytes, self.resources.lds_limit_bytes, "B"),
+            NodeCheck("block", "work-items", lanes, self.hw.workgroup_max, "work-items"),
+        ]
+
+    def _wave(self) -> NodeCheck:
+        return NodeCheck("wave", "registers", self.resources.registers, self.resources.register_budget, "registers")
 
     def _check_model(self, operator: str) -> None:
         if self.model not in MODELS[operator]:
