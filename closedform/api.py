@@ -53,9 +53,7 @@ def derive(
     return derive_operator(op, hardware(hw), model=model, **overrides)
 
 
-def derive_tiles(
-    hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: str = "f32", **shape: Any
-) -> Any:
+def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: str = "f32", **shape: Any) -> Any:
     """The paper's call: attention tiles by the paper's own derivation.
 
     `shape` takes the other fields of Attention. Raises InfeasibleError, which carries the binding constraint,

@@ -110,9 +110,7 @@ def launch_times_us(
     cuda: Any = torch.cuda
     queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.heads, op.L_kv, op.d)
     shapes = (queries, keys, keys, queries)
-    buffers = [
-        [torch.randn(shape, device=device).to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)
-    ]
+    buffers = [[torch.randn(shape, device=device).to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)]
     events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for launch in range(warmup):
         kernel.run(*buffers[launch % sets])

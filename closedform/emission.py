@@ -188,9 +188,7 @@ def _require_writable(out: Path) -> None:
     if not existing.is_dir():
         raise BadInput(f"cannot write to {out}: {existing} is not a folder; choose another with --out")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise BadInput(
-            f"cannot write to {out}: no permission in {existing}; choose another folder with --out"
-        )
+        raise BadInput(f"cannot write to {out}: no permission in {existing}; choose another folder with --out")
 
 
 def _write_together(out: Path, files: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .emission import Emission
-    from .visitors.derivation import Derivation, GridVerdict, PredictedResources
+    from .visitors.derivation import Derivation, GridVerdict, NodeCheck, PredictedResources
     from .visitors.formula import FormulaValue
 
 __all__ = ["WIDTH", "emission_summary", "explanation", "summary"]
@@ -46,6 +46,10 @@ def explanation(derivation: Derivation) -> str:
         parts.append(f"Infeasible: {derivation.infeasible}")
     else:
         parts.append(f"Tiles: {_pairs(tiles_json(derivation.tiles))}\nBinding capacity: {derivation.binding}")
+    if derivation.limits:
+        parts.append(f"Largest that the capacities allow: {_pairs(dict(derivation.limits))}")
+    if derivation.checks:
+        parts.append(_render(_checks(derivation.checks)))
     if derivation.resources is not None:
         parts.append(_render(_live_set(derivation.resources)))
         parts.append(_lds_line(derivation.resources))
@@ -128,6 +132,16 @@ def _live_set(resources: PredictedResources) -> Table:
     return table
 
 
+def _checks(checks: tuple[NodeCheck, ...]) -> Table:
+    table = _table("Capacities, level by level", "level", "resource", "needed", "limit", "unit", "holds")
+    for column in table.columns[2:4]:
+        column.justify = "right"
+    for check in checks:
+        numbers = (_number(check.needed), _number(check.limit))
+        table.add_row(check.level, check.resource, *numbers, check.unit, "yes" if check.ok else "NO")
+    return table
+
+
 def _table(title: str, *headers: str) -> Table:
     from rich import box
     from rich.table import Table
@@ -142,9 +156,7 @@ def _render(table: Table) -> str:
     from rich.console import Console
 
     text = StringIO()
-    console = Console(
-        file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False, markup=False
-    )
+    console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False, markup=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 

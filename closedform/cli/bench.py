@@ -31,17 +31,11 @@ def bench() -> None:
 
 @bench.command()
 @attention_options
-@click.option(
-    "--repeats", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Timed launches."
-)
-@click.option(
-    "--warmup", type=click.IntRange(0), default=10, show_default=True, metavar="N", help="Launches before."
-)
+@click.option("--repeats", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Timed launches.")
+@click.option("--warmup", type=click.IntRange(0), default=10, show_default=True, metavar="N", help="Launches before.")
 @override_options
 @common_options
-def attention(
-    repeats: int, warmup: int, hw: str | None, cus: int | None, as_json: bool, **values: Any
-) -> None:
+def attention(repeats: int, warmup: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
     """Time fused attention: device events, buffers rotated past the last-level cache, median and minimum.
 
     \b

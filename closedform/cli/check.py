@@ -27,9 +27,7 @@ level_option = click.option(
     metavar="device|block|wave|atom",
     help="Where the tree is executed; atom works on 64 lanes x registers through the fragment maps.",
 )
-seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs."
-)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs.")
 
 
 @click.group()
@@ -57,9 +55,7 @@ def attention(level: str, seed: int, hw: str | None, cus: int | None, as_json: b
       closedform check attention --L 77 --Lkv 200 --d 40 --hw mi100 --level wave --json
     """
     overrides = overrides_from(values)
-    _report(
-        attention_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides=overrides
-    )
+    _report(attention_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides=overrides)
 
 
 @check.command()

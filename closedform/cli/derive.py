@@ -51,9 +51,7 @@ def derive() -> None:
 @override_options
 @common_options
 @explain_option
-def attention(
-    model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any
-) -> None:
+def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
     """Derive fused attention.
 
     \b

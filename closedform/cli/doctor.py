@@ -11,9 +11,7 @@ __all__ = ["doctor"]
 
 
 @click.command()
-@click.option(
-    "--compile/--no-compile", "compile_", default=True, help="Compile a tiny kernel for each target, or not."
-)
+@click.option("--compile/--no-compile", "compile_", default=True, help="Compile a tiny kernel for each target, or not.")
 @json_option
 def doctor(compile_: bool, as_json: bool) -> None:
     """Say what is installed, which targets compile here and whether a GPU is present.

@@ -48,9 +48,7 @@ json_option = click.option(
 )
 
 attention_options = _stack(
-    click.option(
-        "--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."
-    ),
+    click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
     click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
@@ -92,13 +90,9 @@ common_options = _stack(
 
 override_options = _stack(
     click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
-    click.option(
-        "--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."
-    ),
+    click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
-    click.option(
-        "--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."
-    ),
+    click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
 )
 
 

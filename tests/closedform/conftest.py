@@ -52,9 +52,7 @@ def run_without() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def invoke(blocked: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
         code = BLOCKED_MAIN.format(blocked=blocked, arguments=[str(a) for a in arguments])
-        return subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-        )
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
 
     return invoke
 

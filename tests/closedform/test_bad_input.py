@@ -33,7 +33,6 @@ BAD_ATTENTION = {
     "no such file": (("--L", 256, "--d", 64, "--hw", "none.toml"), "none.toml"),
     "no CUs": ((*SHAPE, "--cus", 0), "CUs"),
     "unknown atom": ((*SHAPE, "--atom", "8x8"), "8x8"),
-    "tile_q of no atom": ((*SHAPE, "--tile-q", 7), "tile_q"),
     "tile_kv=0": ((*SHAPE, "--tile-kv", 0), "tile_kv"),
     "waves=-1": ((*SHAPE, "--waves", -1), "waves"),
     "missing option": (("--L", 256), "--d"),
@@ -100,9 +99,7 @@ def test_unknown_level_is_refused(run: Run) -> None:
 
 
 def test_json_error_is_one_object(run: Run, tmp_path: Path) -> None:
-    result = run(
-        "emit", "attention", "--L", 0, "--d", 64, "--hw", "mi300x", "--out", tmp_path / "o", "--json"
-    )
+    result = run("emit", "attention", "--L", 0, "--d", 64, "--hw", "mi300x", "--out", tmp_path / "o", "--json")
     assert result.exit_code == 2
     error = json.loads(result.stdout)["error"]
     assert error["type"] == "BadInput"
@@ -156,8 +153,13 @@ def test_paper_tiles_that_do_not_fit_say_72_kib(run: Run) -> None:
     )  # fmt: skip
     assert result.exit_code == 4, result.output
     line = only_line(result.stderr)
-    assert "73728" in line
-    assert "65536" in line
+    assert "73728 B of LDS" in line
+
+
+def test_a_tile_that_no_atom_has(run: Run) -> None:
+    result = run("derive", "attention", *SHAPE, "--tile-q", 7)
+    assert result.exit_code == 4, result.output
+    assert "16" in only_line(result.stderr)
 
 
 @pytest.mark.parametrize("package", ["torch", "flydsl"])

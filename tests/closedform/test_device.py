@@ -129,9 +129,7 @@ def test_torch_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_launching_without_a_gpu_says_why(
-    monkeypatch: pytest.MonkeyPatch, torch: ModuleType | None, says: str
-) -> None:
+def test_launching_without_a_gpu_says_why(monkeypatch: pytest.MonkeyPatch, torch: ModuleType | None, says: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     with pytest.raises(NoDevice, match=says):
         launch_device()

@@ -43,9 +43,7 @@ def test_atoms_lists_every_instruction(run_json: Callable[..., Any], name: str) 
 
 
 def test_atoms_resolves_the_flavour_of_fp8(run_json: Callable[..., Any]) -> None:
-    assert {a["dtype_a"] for a in run_json("hw", "atoms", "mi300x", "--dtype", "fp8")["atoms"]} >= {
-        "fp8_e4m3fnuz"
-    }
+    assert {a["dtype_a"] for a in run_json("hw", "atoms", "mi300x", "--dtype", "fp8")["atoms"]} >= {"fp8_e4m3fnuz"}
 
 
 def test_atoms_as_text_say_why_not_emitted(run: Run) -> None:

@@ -13,15 +13,9 @@ HEAVY = ["numpy", "sympy", "torch", "flydsl", "pydantic", "rich"]
 
 def loaded_after(code: str) -> set[str]:
     """Which of the heavy packages a child process has loaded after the code."""
-    report = (
-        f"\nimport sys; print(*(name for name in {HEAVY!r} if name in sys.modules), sep=',', file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code + report], capture_output=True, text=True, timeout=60, check=True
-    )
-    return (
-        set(filter(None, done.stderr.strip().splitlines()[-1].split(","))) if done.stderr.strip() else set()
-    )
+    report = f"\nimport sys; print(*(name for name in {HEAVY!r} if name in sys.modules), sep=',', file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, timeout=60, check=True)
+    return set(filter(None, done.stderr.strip().splitlines()[-1].split(","))) if done.stderr.strip() else set()
 
 
 @pytest.mark.parametrize(
@@ -38,13 +32,9 @@ def test_import_loads_nothing_heavy(code: str) -> None:
     assert loaded_after(code) == set()
 
 
-@pytest.mark.parametrize(
-    "arguments", [["hw", "list"], ["hw", "atoms", "mi355x"], ["hw", "show", "mi100", "--json"]]
-)
+@pytest.mark.parametrize("arguments", [["hw", "list"], ["hw", "atoms", "mi355x"], ["hw", "show", "mi100", "--json"]])
 def test_hw_loads_nothing_heavy(arguments: list[str]) -> None:
-    code = (
-        f"from closedform.cli import cli\ntry: cli({arguments!r})\nexcept SystemExit as e: assert not e.code"
-    )
+    code = f"from closedform.cli import cli\ntry: cli({arguments!r})\nexcept SystemExit as e: assert not e.code"
     assert loaded_after(code) == set()
 
 
@@ -56,9 +46,7 @@ def test_hw_loads_nothing_heavy(arguments: list[str]) -> None:
     ],
 )
 def test_deriving_needs_neither_torch_nor_flydsl(arguments: list[str]) -> None:
-    code = (
-        f"from closedform.cli import cli\ntry: cli({arguments!r})\nexcept SystemExit as e: assert not e.code"
-    )
+    code = f"from closedform.cli import cli\ntry: cli({arguments!r})\nexcept SystemExit as e: assert not e.code"
     assert loaded_after(code).isdisjoint({"torch", "flydsl"})
 
 
