@@ -68,7 +68,7 @@ def emission_summary(emission: Emission) -> str:
             f"compiled  {compiled['registers']} registers ({compiled['vgpr']} arch, {compiled['agpr']} acc; "
             f"{predicted['registers']} predicted), {compiled['sgpr']} scalar, "
             f"{compiled['vgpr_spills'] + compiled['sgpr_spills']} spills, {compiled['lds_bytes']} B of LDS, "
-            f"{compiled['waves_per_simd']:g} waves per SIMD"
+            f"{_count(int(compiled['waves_per_simd']), 'wave')} per SIMD"
         )
     written = [path for path in (emission.kernel, emission.manifest, emission.isa) if path is not None]
     return "\n".join([_wrapped("\n".join(lines), indent=10), *(f"wrote     {path}" for path in written)])
