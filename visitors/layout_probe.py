@@ -70,17 +70,18 @@ def encode(value: int, dtype: DType) -> int:
     if not dtype.is_float:
         if not -dtype.max_finite - 1 <= value <= dtype.max_finite:
             raise BadInput(f"{value} is not exact in {dtype}")
-        return value % 2**dtype.bits
+        return value % (1 << dtype.bits)
     if value == 0:
         return 0
     precision = 24 if dtype.name == "xf32" else dtype.precision  # stored as f32, rounded by the instruction
     significand, exponent = frexp(value)
-    scaled = significand * 2**dtype.precision
-    exponent_bits = dtype.bits - precision
-    biased = exponent - 1 + 2 ** (exponent_bits - 1) - (0 if dtype.flavour == "fnuz" else 1)
+    scaled = significand * (1 << dtype.precision)
+    bias = (1 << (dtype.bits - precision - 1)) - (0 if dtype.flavour == "fnuz" else 1)
+    biased = exponent - 1 + bias
     if value < 0 or value > dtype.max_finite or scaled != int(scaled) or biased < 1:
         raise BadInput(f"{value} is not exact in {dtype}")
-    return biased << (precision - 1) | int(significand * 2**precision) - 2 ** (precision - 1)
+    hidden = 1 << (precision - 1)
+    return biased * hidden + int(significand * 2 * hidden) - hidden
 
 
 def pack(matrix: Matrix, fragment_map: FragmentMap, dtype: DType) -> list[list[int]]:
