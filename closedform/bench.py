@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .hw.errors import InfeasibleError
+from .hw.errors import InfeasibleError, MissingDependency
 from .traffic import attention_flops, fused_bytes
 
 if TYPE_CHECKING:
@@ -75,11 +75,15 @@ def bench_attention(
 ) -> Timing:
     """Emit the kernel, launch it `warmup` and then `repeats` times, and time each launch with device events.
 
-    Raises InfeasibleError, and what emission raises. The caller has made sure of the GPU (`launch_device`).
+    Raises InfeasibleError, MissingDependency, and what emission raises. The caller
+    has made sure of the GPU (`launch_device`).
     """
     from .emission import emit_to
+    from .visitors.compile import missing_dependency
     from .visitors.feasibility import derive
 
+    if missing := missing_dependency():
+        raise MissingDependency(missing)
     derivation = derive(op, hw, model="default", **overrides)
     if derivation.infeasible is not None:
         raise InfeasibleError(derivation.infeasible)

@@ -11,7 +11,7 @@ from click.testing import Result
 from closedform.hw import catalogue
 from closedform.operators.attention import Attention
 
-from closedform.bench import Timing, buffer_sets, launch_times_us
+from closedform.bench import Timing, bench_attention, buffer_sets, launch_times_us
 from closedform.device import detect
 from closedform.traffic import attention_flops, fused_bytes
 
@@ -68,6 +68,24 @@ def test_every_launch_takes_the_next_buffers(monkeypatch: pytest.MonkeyPatch) ->
     assert len(launches) == 6
     assert launches[:3] != launches[1:4]
     assert len(set(launches)) == 3
+
+
+def test_bench_emits_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way with a stand-in for the launch: the emitted file is imported and its times become TFLOPS."""
+    pytest.importorskip("torch")
+    pytest.importorskip("flydsl")
+    seen: list[Any] = []
+
+    def launch_times_us(kernel: Any, op: Attention, **counts: int) -> list[float]:
+        seen.append((kernel.TARGET, kernel.HEAD_DIM, counts))
+        return [30.0, 10.0, 20.0]
+
+    monkeypatch.setattr("closedform.bench.launch_times_us", launch_times_us)
+    op = Attention(1000, 1000, 64, heads=2, dtype="bf16")
+    timing = bench_attention(op, catalogue.get("mi300x"), repeats=3, warmup=1)
+    assert seen == [("gfx942", 64, {"sets": timing.buffer_sets, "repeats": 3, "warmup": 1})]
+    assert (timing.median_us, timing.min_us) == (20.0, 10.0)
+    assert timing.tflops == pytest.approx(attention_flops(op) / 20e-6 / 1e12)
 
 
 def test_timing_as_text() -> None:
