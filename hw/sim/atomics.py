@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["ATOMICS", "apply_atomic"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 #: Suffix of the instruction -> (type, compares first).
 ATOMICS: dict[str, tuple[str, bool]] = {

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .crosslane import dpp_enabled, dpp_source
 from .floats import flush16, flush32
@@ -18,7 +17,7 @@ from .state import EXEC, Group, pack_mask
 
 __all__ = ["decode_compare"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 
 def _ordered(a: Array, b: Array) -> Array:
@@ -32,7 +31,7 @@ def _unordered(a: Array, b: Array) -> Array:
 _BOTH: dict[str, Callable[[Array, Array], Array]] = {
     "lt": np.less, "eq": np.equal, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
-_FLOAT = {
+_FLOAT: dict[str, Callable[[Array, Array], Array]] = {
     **_BOTH,
     "f": lambda a, b: np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_),
     "tru": lambda a, b: np.ones(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_),
@@ -46,7 +45,12 @@ _FLOAT = {
     "neq": lambda a, b: ~(a == b),
     "nlt": lambda a, b: ~(a < b),
 }
-_INTEGER = {**_BOTH, "ne": np.not_equal, "f": _FLOAT["f"], "t": _FLOAT["tru"]}
+_INTEGER: dict[str, Callable[[Array, Array], Array]] = {
+    **_BOTH,
+    "ne": np.not_equal,
+    "f": _FLOAT["f"],
+    "t": _FLOAT["tru"],
+}
 
 
 def _class(kind: str) -> Callable[[Array, Array], Array]:
@@ -63,12 +67,16 @@ def _class(kind: str) -> Callable[[Array, Array], Array]:
         top = exponent == exponent_mask
         quiet = fraction >> dtype(mantissa - 1) == 1
         magnitude = np.where(top, 0, np.where(exponent != 0, 1, np.where(fraction != 0, 2, 3)))
-        index = np.where(
-            top & (fraction != 0), np.where(quiet, 1, 0), np.where(negative, 2 + magnitude, 9 - magnitude)
-        )
+        index = np.where(top & (fraction != 0), np.where(quiet, 1, 0), np.where(negative, 2 + magnitude, 9 - magnitude))
         return (np.asarray(mask).astype(np.uint32) >> index.astype(np.uint32)) & np.uint32(1) == 1
 
     return run
+
+
+def _flushed(
+    compare: Callable[[Array, Array], Array], flush: Callable[[Array], Array]
+) -> Callable[[Array, Array], Array]:
+    return lambda x, y: compare(flush(x), flush(y))
 
 
 def decode_compare(ins: Instruction, ctx: Context, name: str, operands: list[Operand]) -> Op | None:
@@ -99,15 +107,10 @@ def decode_compare(ins: Instruction, ctx: Context, name: str, operands: list[Ope
         a = dpp_source(ins, ctx, sources[0], reader(sources[0], kind, ctx, ins, high=select[0]))
         b = reader(sources[1], kind_b, ctx, ins, high=select[1])
     flush = (
-        flush32
-        if kind == "f32" and not ctx.denormals32
-        else flush16
-        if kind == "f16" and not ctx.denormals16
-        else None
+        flush32 if kind == "f32" and not ctx.denormals32 else flush16 if kind == "f16" and not ctx.denormals16 else None
     )
     if flush is not None and test != "class":
-        plain = function
-        function = lambda x, y: plain(flush(x), flush(y))  # noqa: E731
+        function = _flushed(function, flush)
     row, to_exec, enabled = operands[0].row, parts[1] == "cmpx", dpp_enabled(ins)
 
     def run(g: Group) -> None:

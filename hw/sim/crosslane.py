@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import UnknownInstruction
 from .op import Op, make_op
@@ -16,13 +15,25 @@ from .state import LANES, VCC, Group
 
 __all__ = ["decode_cross_lane", "dpp_enabled", "dpp_source"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 _LANE = np.arange(LANES)
 _ROW, _IN_ROW = _LANE & ~15, _LANE & 15
 
 
 def _shifted(target: Array, valid: Array) -> Array:
     return np.where(valid, target, -1)
+
+
+_DPP_LANES: dict[str, Callable[[int], Array]] = {
+    "row_shl": lambda n: _shifted(_LANE + n, _IN_ROW + n < 16),
+    "row_shr": lambda n: _shifted(_LANE - n, _IN_ROW - n >= 0),
+    "row_ror": lambda n: _ROW + ((_IN_ROW - n) & 15),
+    "wave_shl": lambda n: _shifted(_LANE + n, _LANE + n < LANES),
+    "wave_shr": lambda n: _shifted(_LANE - n, _LANE - n >= 0),
+    "wave_rol": lambda n: (_LANE + n) % LANES,
+    "wave_ror": lambda n: (_LANE - n) % LANES,
+    "row_newbcast": lambda n: _ROW + n,
+}
 
 
 def _dpp_lanes(mods: dict[str, str]) -> Array | None:
@@ -34,19 +45,9 @@ def _dpp_lanes(mods: dict[str, str]) -> Array | None:
         return _ROW + 15 - _IN_ROW
     if "row_half_mirror" in mods:
         return (_LANE & ~7) + 7 - (_LANE & 7)
-    for key, lanes in (
-        ("row_shl", lambda n: _shifted(_LANE + n, _IN_ROW + n < 16)),
-        ("row_shr", lambda n: _shifted(_LANE - n, _IN_ROW - n >= 0)),
-        ("row_ror", lambda n: _ROW + ((_IN_ROW - n) & 15)),
-        ("wave_shl", lambda n: _shifted(_LANE + n, _LANE + n < LANES)),
-        ("wave_shr", lambda n: _shifted(_LANE - n, _LANE - n >= 0)),
-        ("wave_rol", lambda n: (_LANE + n) % LANES),
-        ("wave_ror", lambda n: (_LANE - n) % LANES),
-        ("row_newbcast", lambda n: _ROW + n),
-    ):
+    for key, lanes in _DPP_LANES.items():
         if key in mods:
-            result: Array = lanes(int(mods[key], 0))
-            return result
+            return lanes(int(mods[key], 0))
     if "row_bcast" in mods:
         if int(mods["row_bcast"]) == 15:
             return _shifted(_ROW - 1, _LANE >= 16)
@@ -117,9 +118,7 @@ def _first_lanes(g: Group) -> Array:
 def _read_first(ins: Instruction, operands: list[Operand]) -> Op:
     target, row = operands[0].row, operands[1].row
     if operands[1].kind == "s":
-        return make_op(
-            ins, lambda g: g.S[target].__setitem__(..., g.S[row]), "valu", operands[1:], operands[:1]
-        )
+        return make_op(ins, lambda g: g.S[target].__setitem__(..., g.S[row]), "valu", operands[1:], operands[:1])
 
     def run(g: Group) -> None:
         lanes = _first_lanes(g)
@@ -222,6 +221,4 @@ def _mask_count(ins: Instruction, ctx: Context, operands: list[Operand], low: bo
     from .valu_table import VALU
 
     count = VALU["v_bcnt_u32_b32"][2]
-    return make_op(
-        ins, lambda g: put(g, count(mask(g) & window, base(g))), "valu", operands[1:], operands[:1]
-    )
+    return make_op(ins, lambda g: put(g, count(mask(g) & window, base(g))), "valu", operands[1:], operands[:1])

@@ -32,6 +32,33 @@ def register_counts(kernel: Kernel) -> tuple[int, int]:
     return highest["v"] + 1, highest["a"] + 1
 
 
+#: Modifiers that some room reads; any other one is refused.
+MODIFIERS = frozenset(
+    {
+        *(
+            "offset",
+            "offset0",
+            "offset1",
+            "offen",
+            "idxen",
+            "glc",
+            "slc",
+            "dlc",
+            "sc0",
+            "sc1",
+            "scc",
+            "nt",
+            "lds",
+            "gds",
+        ),
+        *("tfe", "addr64", "clamp", "mul", "div", "op_sel", "op_sel_hi", "neg_lo", "neg_hi", "bitop3"),
+        *("src0_sel", "src1_sel", "dst_sel", "dst_unused", "cbsz", "abid", "blgp"),
+        *("quad_perm", "row_mirror", "row_half_mirror", "row_shl", "row_shr", "row_ror", "row_bcast", "row_newbcast"),
+        *("wave_shl", "wave_shr", "wave_rol", "wave_ror", "row_mask", "bank_mask", "bound_ctrl"),
+    }
+)
+
+
 class Code:
     """Decoded instructions, the register rows that they need, and where each label stands."""
 
@@ -67,12 +94,12 @@ def _context(kernel: Kernel, acc_base: int) -> Context:
 def decode(ins: Instruction, ctx: Context) -> Op:
     """The Op of one instruction; raises UnknownInstruction where there is no model."""
     name = ins.mnemonic
+    if strange := set(ins.modifiers) - MODIFIERS:
+        raise UnknownInstruction(name, ins.line, ctx.target, f"modifier {', '.join(sorted(strange))}")
     try:
         op = _decode(ins, ctx)
     except (KeyError, IndexError, ValueError) as error:
-        raise UnknownInstruction(
-            name, ins.line, ctx.target, f"operands {', '.join(ins.operands)} ({error})"
-        ) from error
+        raise UnknownInstruction(name, ins.line, ctx.target, f"operands {', '.join(ins.operands)} ({error})") from error
     if op is None:
         raise UnknownInstruction(name, ins.line, ctx.target)
     return op

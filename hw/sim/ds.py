@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .atomics import ATOMICS, apply_atomic
 from .errors import UnknownInstruction
@@ -19,7 +18,7 @@ from .vmem import fill_registers, gather_registers
 
 __all__ = ["decode_lds"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 _READS: dict[str, tuple[int, str]] = {
     "b32": (4, "words"), "b64": (8, "words"), "b96": (12, "words"), "b128": (16, "words"),

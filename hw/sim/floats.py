@@ -23,7 +23,7 @@ __all__ = [
     "fma64",
 ]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 _HALF32 = np.uint64(0x10000000)  # the bit below the last one that binary32 keeps of a binary64
 _LOW32 = np.uint64(0x1FFFFFFF)

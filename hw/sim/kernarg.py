@@ -30,12 +30,15 @@ class Out:
 def tensor_descriptor(array: NDArray[Any], size: int | None = None, stride_bits: int = 64) -> bytes:
     """The packed struct that FlyDSL passes behind a tensor's pointer: shape as int32, strides as int64 or int32.
 
-    Strides count elements; that of the last axis is 1 and left out. Raises AssemblyError unless the length is `size`.
+    Strides count elements; the first axis of stride 1 is compiled in and left out. Raises AssemblyError where there is
+    none, and unless the length is `size`.
     """
-    if array.strides and array.strides[-1] != array.itemsize and array.shape[-1] > 1:
-        raise AssemblyError("the last axis of a FlyDSL tensor has stride 1")
+    elements = [s // array.itemsize for s in array.strides]
+    if array.ndim and 1 not in elements:
+        raise AssemblyError("one axis of a FlyDSL tensor has stride 1")
     shape = struct.pack(f"<{array.ndim}i", *array.shape)
-    strides = [s // array.itemsize for s in array.strides[:-1]]
+    leading = elements.index(1) if array.ndim else 0
+    strides = elements[:leading] + elements[leading + 1 :]
     packed = shape + struct.pack(f"<{len(strides)}{'q' if stride_bits == 64 else 'i'}", *strides)
     if size is not None and len(packed) != size:
         raise AssemblyError(
@@ -65,9 +68,7 @@ def flydsl_args(kernel: Kernel, values: Sequence[Any]) -> list[Any]:
                     expanded.append(packed)
                     break
     if len(expanded) != len(explicit):
-        raise AssemblyError(
-            f"{kernel.name} takes {len(explicit)} arguments, {len(expanded)} were made of the values"
-        )
+        raise AssemblyError(f"{kernel.name} takes {len(explicit)} arguments, {len(expanded)} were made of the values")
     return expanded
 
 
@@ -96,9 +97,7 @@ def pack_kernarg(
     for argument in kernel.arguments:
         if argument.kind.startswith("hidden_"):
             value = _hidden(argument.kind, grid, block)
-            packed[argument.offset : argument.offset + argument.size] = value.to_bytes(
-                argument.size, "little"
-            )
+            packed[argument.offset : argument.offset + argument.size] = value.to_bytes(argument.size, "little")
     return packed
 
 
@@ -116,10 +115,10 @@ def _pointer(memory: Memory, name: str, value: Any, placed: dict[int, int]) -> b
 def _bytes(argument: Argument, value: Any, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    if isinstance(value, np.generic):
-        return value.tobytes()
     if isinstance(value, float):
         return struct.pack({2: "<e", 4: "<f", 8: "<d"}[argument.size], value)
+    if isinstance(value, np.generic):
+        return value.tobytes()
     if isinstance(value, int):
         return (value & ((1 << (8 * argument.size)) - 1)).to_bytes(argument.size, "little")
     raise AssemblyError(f"{name}: no way to pass a {type(value).__name__}")

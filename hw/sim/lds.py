@@ -18,7 +18,7 @@ from .state import Group
 
 __all__ = ["Lds"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 _ALL = np.uint32(0xFFFFFFFF)
 _EVERY_BYTE = np.uint32(0x01010101)
 
@@ -27,7 +27,7 @@ _EVERY_BYTE = np.uint32(0x01010101)
 class _Event:
     """LDS writes of one instruction that may still be on their way.
 
-    `places` are the first bytes of units of `width` bytes, a row for each lane; the lanes of wave k are `counts[k]` rows.
+    `places` are the first bytes of units of `width` bytes, a row for each lane; `counts[k]` rows are of wave k.
     """
 
     wave: Array
@@ -59,9 +59,7 @@ class Lds:
         self.ds_done = np.zeros(waves, np.int32)
 
     # --- access ---------------------------------------------------------------------------------------------------
-    def _places(
-        self, g: Group, ins: Instruction, address: Array, mask: Array, size: int
-    ) -> tuple[Array, Array]:
+    def _places(self, g: Group, ins: Instruction, address: Array, mask: Array, size: int) -> tuple[Array, Array]:
         """Lanes that access, and their byte places in `data`; lanes out of the LDS are reported and dropped."""
         outside = ((address < 0) | (address + size > self.size)) & mask
         if outside.any():
@@ -74,9 +72,7 @@ class Lds:
             return mask, place.reshape(-1)
         return mask, place[mask]
 
-    def load(
-        self, g: Group, ins: Instruction, address: Array, size: int, mask: Array | None = None
-    ) -> NDArray[np.uint8]:
+    def load(self, g: Group, ins: Instruction, address: Array, size: int, mask: Array | None = None) -> Array:
         """Bytes [waves, 64, size]; zero in lanes that do not take part."""
         mask, place = self._places(g, ins, address, g.E if mask is None else mask, size)
         whole = len(place) == mask.size
@@ -143,9 +139,7 @@ class Lds:
         if self.events:
             late = self.arriving.view(unit).take(index) != 0
             if late.any():
-                self._report(
-                    g, ins, "missing-wait", mask, late, address, "a load to LDS has not arrived here"
-                )
+                self._report(g, ins, "missing-wait", mask, late, address, "a load to LDS has not arrived here")
         mine = self._tags(g, mask, unit)
         writer = self._mine(self.writer.view(unit).take(index), mine, unit)
         if writer.any():
@@ -168,9 +162,7 @@ class Lds:
             readers[index[lost]] = every
         self.dirty[g.workgroup] = True
 
-    def _write(
-        self, g: Group, ins: Instruction, mask: Array, address: Array, index: Array, unit: Any
-    ) -> None:
+    def _write(self, g: Group, ins: Instruction, mask: Array, address: Array, index: Array, unit: Any) -> None:
         mine = self._tags(g, mask, unit)
         readers = self._mine(self.readers.view(unit).take(index), mine, unit)
         if readers.any():
@@ -193,9 +185,7 @@ class Lds:
         self.dirty[g.workgroup] = True
 
     @staticmethod
-    def _report(
-        g: Group, ins: Instruction, kind: str, mask: Array, bad: Array, address: Array, message: str
-    ) -> None:
+    def _report(g: Group, ins: Instruction, kind: str, mask: Array, bad: Array, address: Array, message: str) -> None:
         where = np.zeros(mask.shape, np.bool_)
         where[mask] = bad.any(axis=1)
         g.machine.reporter.add(kind, ins, g, where, message, address)
@@ -255,7 +245,7 @@ class Lds:
     # --- atomics --------------------------------------------------------------------------------------------------
     def atomic(
         self, g: Group, ins: Instruction, address: Array, new: Array, wanted: Array | None, update: Any
-    ) -> NDArray[np.uint8]:
+    ) -> Array:
         """Update lane after lane; returns the old bytes. Atomics of several waves do not race with each other."""
         size = new.shape[-1]
         mask, _ = self._places(g, ins, address, g.E, size)
@@ -269,7 +259,5 @@ class Lds:
             if self.sanitize:
                 strange[wave, lane] = not self.known[start : start + size].all()
         if strange.any():
-            g.machine.reporter.add(
-                "uninitialised-lds", ins, g, strange, "an atomic before any write", address
-            )
+            g.machine.reporter.add("uninitialised-lds", ins, g, strange, "an atomic before any write", address)
         return old

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .counts import Counter
 from .decode import Code
@@ -19,14 +18,14 @@ from .state import SCALAR, Group, unpack_mask
 
 __all__ = ["Machine"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 
 class Machine:
     """Runs one batch of workgroups to the end.
 
-    All waves at one program counter run together. Of several groups the one with the smallest program counter runs, so that
-    a branch's two sides meet again behind it. `tick` is called now and then with the number of ended waves.
+    All waves at one program counter run together. Of several groups the one with the smallest program counter
+    runs, so that a branch's two sides meet again behind it.
     """
 
     def __init__(
@@ -84,9 +83,12 @@ class Machine:
             if suspect:
                 self._check(op, g)
             if not op.flow:
+                taint = self._undefined(op, g) if suspect and op.soft else None
                 op.run(g)
                 if suspect and not op.writes.isdisjoint(g.unknown):
                     g.define(op.writes, op.whole)
+                if taint:
+                    g.undefine(taint)
                 pc += 1
                 continue
             if op.flow == "wait":
@@ -182,7 +184,7 @@ class Machine:
         """Report reads of registers that are unwritten or whose load has not arrived, and writes under a load."""
         for row in op.reads & g.hot:
             self._check_arrival(op.ins, g, row, "read")
-            if row not in g.unknown:
+            if row not in g.unknown or row in op.soft:
                 continue
             if row >= SCALAR:
                 bad = ~g.scalar_known[row - SCALAR]
@@ -202,6 +204,21 @@ class Machine:
             for row in op.writes & g.hot:
                 self._check_arrival(op.ins, g, row, "overwritten")
 
+    @staticmethod
+    def _undefined(op: Op, g: Group) -> dict[int, Array]:
+        """Written rows that come of unwritten soft sources, and in which lanes."""
+        found: dict[int, Array] = {}
+        for source, targets in op.soft.items():
+            if source not in g.unknown:
+                continue
+            if source >= SCALAR:
+                lanes = np.where(g.scalar_known[source - SCALAR], np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF))
+            else:
+                lanes = ~g.vector_known[source]
+            for row in targets:
+                found[row] = found.get(row, np.uint64(0)) | lanes
+        return found
+
     def _check_arrival(self, ins: Instruction, g: Group, row: int, what: str) -> None:
         late = np.zeros(g.n, np.bool_)
         if row >= SCALAR:
@@ -214,9 +231,7 @@ class Machine:
                 late = late | (g.ds_ticket[row] > g.ds_done)
         if late.any():
             name = self.register_name(row)
-            self.reporter.add(
-                "missing-wait", ins, g, late, f"{name} is {what} before its load was waited for"
-            )
+            self.reporter.add("missing-wait", ins, g, late, f"{name} is {what} before its load was waited for")
 
     def lane_read(self, g: Group, ins: Instruction, row: int, lanes: Array) -> None:
         """Check a read of one lane a wave of a vector register."""
@@ -243,12 +258,8 @@ class Machine:
             if bad.any():
                 self.reporter.add("misaligned", ins, g, bad & mask, f"not a multiple of {needed}", address)
 
-    def count_global(
-        self, g: Group, ins: Instruction, address: Array, mask: Array, size: int, store: bool
-    ) -> None:
+    def count_global(self, g: Group, ins: Instruction, address: Array, mask: Array, size: int, store: bool) -> None:
         self.counter.global_access(ins.index, address, mask, size, store)
 
-    def count_lds(
-        self, g: Group, ins: Instruction, address: Array, mask: Array, size: int, store: bool
-    ) -> None:
+    def count_lds(self, g: Group, ins: Instruction, address: Array, mask: Array, size: int, store: bool) -> None:
         self.counter.lds_access(ins.index, address, mask, size, store)

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..atoms import F8F6F4_FORMATS, MFMAAtom, instructions
 from .errors import UnknownInstruction
@@ -24,7 +23,7 @@ from .state import Group
 
 __all__ = ["atom_of", "decode_matrix"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 
 @cache
@@ -189,7 +188,7 @@ def _accumulate(
             total = part.astype(np.float32) + old
             g.F[row : row + count] = flush32(total) if flush else total
         else:
-            start: Any = g.I[first : first + count] if c.kind == "v" else word.view(np.int32)
-            g.I[row : row + count] = part.astype(np.int64).astype(np.int32) + start
+            start: Any = g.N[first : first + count] if c.kind == "v" else word.view(np.int32)
+            g.N[row : row + count] = part.astype(np.int64).astype(np.int32) + start
 
     return run

@@ -13,7 +13,7 @@ from .state import Group
 
 __all__ = ["Buffer", "Memory"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 _FIRST = 0x10_0000_0000
 _GAP = 1 << 33  # 8 GiB between buffers: an overrun or a saturated descriptor never reaches the next one
@@ -82,7 +82,7 @@ class Memory:
                 found.append((buffer, inside))
         return found
 
-    def load(self, g: Group, ins: Instruction, address: Array, mask: Array, size: int) -> NDArray[np.uint8]:
+    def load(self, g: Group, ins: Instruction, address: Array, mask: Array, size: int) -> Array:
         """Bytes [waves, 64, size] at uint64 addresses [waves, 64], zero where `mask` is off."""
         result = np.zeros((*mask.shape, size), np.uint8)
         active = np.asarray(address[mask], np.int64)
@@ -104,16 +104,14 @@ class Memory:
                 if bad.any():
                     flags = np.zeros(len(active), np.bool_)
                     flags[slice(None) if inside is None else inside] = bad
-                    self._report(
-                        g, ins, "uninitialised-global", mask, flags, address, f"a load of {buffer.name}"
-                    )
+                    self._report(g, ins, "uninitialised-global", mask, flags, address, f"a load of {buffer.name}")
         if not covered.all():
             self._report(g, ins, "out-of-bounds", mask, ~covered, address, f"a load of {size} bytes")
         result[mask] = values
         return result
 
     @staticmethod
-    def _gather(buffer: Buffer, offset: Array, size: int) -> NDArray[np.uint8]:
+    def _gather(buffer: Buffer, offset: Array, size: int) -> Array:
         if size % 4 == 0 and buffer.words is not None and not (offset & 3).any():
             index = (offset >> 2)[:, None] + np.arange(size // 4)
             return buffer.words.take(index).view(np.uint8)
@@ -163,20 +161,14 @@ class Memory:
         old = buffer.writer[index]
         clash = ((old != 0) & (old != group[:, None])).any(axis=1)
         buffer.writer[index] = group[:, None]
-        clash |= (buffer.writer[index] != group[:, None]).any(
-            axis=1
-        )  # two workgroups in this very instruction
+        clash |= (buffer.writer[index] != group[:, None]).any(axis=1)  # two workgroups in this very instruction
         if clash.any():
             flags = np.zeros(int(mask.sum()), np.bool_)
             flags[slice(None) if inside is None else inside] = clash
-            self._report(
-                g, ins, "global-race", mask, flags, address, f"{buffer.name} was written by another workgroup"
-            )
+            self._report(g, ins, "global-race", mask, flags, address, f"{buffer.name} was written by another workgroup")
 
     @staticmethod
-    def _report(
-        g: Group, ins: Instruction, kind: str, mask: Array, flags: Array, address: Array, message: str
-    ) -> None:
+    def _report(g: Group, ins: Instruction, kind: str, mask: Array, flags: Array, address: Array, message: str) -> None:
         where = np.zeros(mask.shape, np.bool_)
         where[mask] = flags
         g.machine.reporter.add(kind, ins, g, where, message, address)
@@ -191,7 +183,7 @@ class Memory:
         expected: NDArray[np.uint8] | None,
         suffix: str,
         update: Any,
-    ) -> NDArray[np.uint8]:
+    ) -> Array:
         """Update lane after lane; returns the old bytes [waves, 64, size]."""
         size = operand.shape[-1]
         old = np.zeros(operand.shape, np.uint8)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .operands import Context, Operand
 from .parse import Instruction
 from .state import EXEC, SCALAR, Group
 
-__all__ = ["Builder", "Op", "make_op"]
+__all__ = ["Builder", "Op", "copies", "halves", "make_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,8 @@ class Op:
     """`kind` groups instructions for the counts; `reads` and `writes` are rows as in the sets of a Group.
 
     `flow` is empty for straight-line operations and names what the scheduler has to do otherwise.
+    `soft` lists sources that may be unwritten as long as nobody looks at what comes of them: compilers copy
+    undefined registers and add undefined upper halves. The written rows that depend on such a source become unwritten.
     """
 
     ins: Instruction
@@ -29,10 +31,24 @@ class Op:
     flow: str = ""
     target: str = ""
     clocks: int = 4
+    soft: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 Builder = Callable[[Instruction, Context], Op]
 _EXEC_ROWS = frozenset({SCALAR + EXEC, SCALAR + EXEC + 1})
+
+
+def halves(operands: Sequence[Operand], target: Operand) -> dict[int, tuple[int, ...]]:
+    """Soft sources of an operation on register pairs whose upper halves reach only the upper half of the result."""
+    high = tuple(row for row in target.rows if row == max(target.rows))
+    return {max(o.rows): high for o in operands if len(o.rows) == 2}
+
+
+def copies(source: Operand, target: Operand) -> dict[int, tuple[int, ...]]:
+    """Soft sources of a move: each row reaches its own copy."""
+    if len(source.rows) != len(target.rows):
+        return {}
+    return {a: (b,) for a, b in zip(sorted(source.rows), sorted(target.rows), strict=True)}
 
 
 def make_op(
@@ -48,8 +64,9 @@ def make_op(
     flow: str = "",
     target: str = "",
     clocks: int = 4,
+    soft: Mapping[int, tuple[int, ...]] | None = None,
 ) -> Op:
     """An Op whose register sets come from its operands."""
     reads = extra_reads.union(*(o.rows for o in sources)) - _EXEC_ROWS
     writes = extra_writes.union(*(o.rows for o in targets)) - _EXEC_ROWS
-    return Op(ins, run, kind, reads, writes, reads | writes, whole, flow, target, clocks)
+    return Op(ins, run, kind, reads, writes, reads | writes, whole, flow, target, clocks, soft or {})

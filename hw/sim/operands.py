@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import UnknownInstruction
 from .parse import Instruction
@@ -31,7 +30,7 @@ __all__ = [
     "writer",
 ]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 Reader = Callable[[Group], Any]
 
 _REGISTER = re.compile(r"([vsa]|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])$")
@@ -192,12 +191,10 @@ def _vector(row: int, width: int, dtype: Any, high: bool) -> Reader:
         if dtype is np.uint32:
             return lambda g: g.V[row]
         if dtype is np.int32:
-            return lambda g: g.I[row]
+            return lambda g: g.N[row]
         return lambda g: g.F[row]
     if width == 64:
-        return lambda g: (
-            g.V[row].astype(np.uint64) | (g.V[row + 1].astype(np.uint64) << np.uint64(32))
-        ).view(dtype)
+        return lambda g: (g.V[row].astype(np.uint64) | (g.V[row + 1].astype(np.uint64) << np.uint64(32))).view(dtype)
     if width == 16:
         start = 1 if high else 0
         return lambda g: g.H[row][:, start::2].view(dtype)
@@ -247,9 +244,7 @@ def scalar_writer(operand: Operand, kind: str) -> Callable[[Group, Any], None]:
     return lambda g, value: g.S[row].__setitem__(..., value)
 
 
-def writer(
-    operand: Operand, kind: str, keep_high: bool = False, high: bool = False
-) -> Callable[[Group, Any], None]:
+def writer(operand: Operand, kind: str, keep_high: bool = False, high: bool = False) -> Callable[[Group, Any], None]:
     """Writer of a vector destination in the active lanes.
 
     A 16-bit result clears the upper half of the register, unless `keep_high`; `high` writes the upper half.
@@ -278,7 +273,7 @@ def writer(
             np.copyto(g.V[row], raw, where=g.E)
 
         return write16_clear
-    view = {np.uint32: "V", np.int32: "I", np.float32: "F"}[dtype]
+    view = {np.uint32: "V", np.int32: "N", np.float32: "F"}[dtype]
 
     def write32(g: Group, value: Any) -> None:
         target = getattr(g, view)[row]

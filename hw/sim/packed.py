@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import UnknownInstruction
 from .floats import bf16_value, decode_small, encode_small, flush16, flush32, fma16, fma32
@@ -14,11 +13,12 @@ from .op import Op, make_op
 from .operands import Context, Operand, Reader, reader, writer
 from .parse import Instruction
 from .state import Group
-from .valu_table import VALU, max_num, min_num
+from .valu_common import max_num, min_num
+from .valu_table import VALU
 
 __all__ = ["decode_packed"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 #: Halves of 16 bits: name -> (type, number of sources, function).
 _PK16: dict[str, tuple[str, int, Callable[..., Any]]] = {
@@ -88,9 +88,7 @@ def decode_packed(ins: Instruction, ctx: Context, name: str, operands: list[Oper
     return None
 
 
-def _half_reader(
-    operand: Operand, kind: str, ctx: Context, ins: Instruction, high: bool, negate: bool
-) -> Reader:
+def _half_reader(operand: Operand, kind: str, ctx: Context, ins: Instruction, high: bool, negate: bool) -> Reader:
     plain = Operand(operand.kind, operand.text, operand.row, operand.count, operand.value)
     read = reader(plain, kind, ctx, ins, high=high)
     if kind == "f16" and not ctx.denormals16:
@@ -151,12 +149,18 @@ def _packed32(
     select = _flags(mods, "op_sel", n), _flags(mods, "op_sel_hi", n, 1)
     negate = _flags(mods, "neg_lo", n), _flags(mods, "neg_hi", n)
     low, high = (
-        [_pair(o, select[half][i], negate[half][i], ctx, ins) for i, o in enumerate(sources)]
-        for half in (0, 1)
+        [_pair(o, select[half][i], negate[half][i], ctx, ins) for i, o in enumerate(sources)] for half in (0, 1)
     )
     row = operands[0].row
     puts = writer(Operand("v", "", row), kind), writer(Operand("v", "", row + 1), kind)
     clamp, flush = "clamp" in mods, not ctx.denormals32
+
+    soft: dict[int, tuple[int, ...]] = {}
+    for half in (0, 1):
+        for place, operand in enumerate(sources):
+            if operand.kind == "v" and operand.count == 2:
+                source = operand.row + int(select[half][place])
+                soft[source] = (*soft.get(source, ()), row + half)
 
     def finish(result: Any) -> Any:
         if clamp:
@@ -169,7 +173,7 @@ def _packed32(
         puts[0](g, first)
         puts[1](g, second)
 
-    return make_op(ins, run, "valu", sources, operands[:1])
+    return make_op(ins, run, "valu", sources, operands[:1], soft=soft)
 
 
 def _packed_move(ins: Instruction, ctx: Context, operands: list[Operand]) -> Op:
@@ -186,13 +190,22 @@ def _packed_move(ins: Instruction, ctx: Context, operands: list[Operand]) -> Op:
             )
     row = operands[0].row
     puts = [writer(Operand("v", "", row + k), "u32") for k in (0, 1)]
+    soft: dict[int, tuple[int, ...]] = {}
+    for place, operand in enumerate(operands[1:]):
+        if operand.kind == "v":
+            source = operand.row + int(select[place])
+            soft[source] = (*soft.get(source, ()), row + place)
 
     def run(g: Group) -> None:
         first, second = np.array(sources[0](g)), np.array(sources[1](g))
         puts[0](g, first)
         puts[1](g, second)
 
-    return make_op(ins, run, "valu", operands[1:], operands[:1])
+    return make_op(ins, run, "valu", operands[1:], operands[:1], soft=soft)
+
+
+def _widened(read: Reader) -> Reader:
+    return lambda g: np.asarray(read(g)).astype(np.float32)
 
 
 def _mix(ins: Instruction, ctx: Context, operands: list[Operand], name: str) -> Op:
@@ -203,7 +216,7 @@ def _mix(ins: Instruction, ctx: Context, operands: list[Operand], name: str) -> 
     for place, operand in enumerate(sources):
         if is_half[place]:
             half = reader(operand, "f16", ctx, ins, high=select[place])
-            readers.append((lambda h: lambda g: np.asarray(h(g)).astype(np.float32))(half))
+            readers.append(_widened(half))
         else:
             readers.append(reader(operand, "f32", ctx, ins))
     a, b, c = readers
@@ -258,11 +271,7 @@ def _dot(ins: Instruction, ctx: Context, operands: list[Operand], name: str) -> 
 
     def run(g: Group) -> None:
         if is_float:
-            split = (
-                _halves
-                if parts == "f16"
-                else lambda v: [bf16_value(v), bf16_value(np.asarray(v) >> np.uint32(16))]
-            )
+            split = _halves if parts == "f16" else lambda v: [bf16_value(v), bf16_value(np.asarray(v) >> np.uint32(16))]
             (a0, a1), (b0, b1) = split(a(g)), split(b(g))
             total = np.multiply(a0, b0, dtype=np.float64) + np.multiply(a1, b1, dtype=np.float64) + c(g)
             put(g, total.astype(np.float32))

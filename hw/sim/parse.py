@@ -19,30 +19,10 @@ _NUMBER = re.compile(r"-?(0x[0-9a-fA-F]+|\d+)$")
 
 #: Modifiers that are single words; any other first word of an operand list is an operand.
 FLAGS = frozenset(
-    [
-        "row_mirror",
-        "row_half_mirror",
-        "offen",
-        "idxen",
-        "glc",
-        "slc",
-        "dlc",
-        "sc0",
-        "sc1",
-        "nt",
-        "lds",
-        "gds",
-        "clamp",
-        "tfe",
-        "addr64",
-        "scc",
-        "r128",
-        "a16",
-        "d16",
-        "unorm",
-        "da",
-        "lwe",
-    ]
+    {
+        *("offen", "idxen", "glc", "slc", "dlc", "sc0", "sc1", "scc", "nt", "lds", "gds", "tfe", "addr64"),
+        *("clamp", "row_mirror", "row_half_mirror"),
+    }
 )
 _COMMENT = re.compile(r"\s*(?:;|//).*$")
 
@@ -96,9 +76,7 @@ class Kernel:
     @property
     def kernarg_bytes(self) -> int:
         end = max((a.offset + a.size for a in self.arguments), default=0)
-        return max(
-            self.descriptor.get("kernarg_size", 0), int(self.metadata.get("kernarg_segment_size", 0)), end
-        )
+        return max(self.descriptor.get("kernarg_size", 0), int(self.metadata.get("kernarg_segment_size", 0)), end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +91,7 @@ class Program:
         """The kernel of that name, or the only one."""
         if name is None:
             if len(self.kernels) != 1:
-                raise AssemblyError(
-                    f"the file has {len(self.kernels)} kernels, name one of: {', '.join(self.kernels)}"
-                )
+                raise AssemblyError(f"the file has {len(self.kernels)} kernels, name one of: {', '.join(self.kernels)}")
             return next(iter(self.kernels.values()))
         if name not in self.kernels:
             raise AssemblyError(f"no kernel {name}; the file has: {', '.join(self.kernels)}")
@@ -260,9 +236,7 @@ def _metadata(
     for entry in re.split(r"^  - ", body.group(1) if body else "", flags=re.M)[1:]:
         lines = ("    " + entry).splitlines()
         fields = {
-            m.group(1): m.group(2).strip("'\"")
-            for ln in lines
-            if (m := re.match(r"^ {4}\.(\w+):\s*(\S.*)$", ln))
+            m.group(1): m.group(2).strip("'\"") for ln in lines if (m := re.match(r"^ {4}\.(\w+):\s*(\S.*)$", ln))
         }
         arguments = _arguments(lines)
         sizes = _list(lines, "reqd_workgroup_size")
@@ -297,6 +271,5 @@ def _arguments(lines: list[str]) -> tuple[Argument, ...]:
                 entries.append({})
             entries[-1][m.group(2)] = m.group(3)
     return tuple(
-        Argument(int(e["offset"]), int(e["size"]), e.get("value_kind", "by_value"), e.get("name", ""))
-        for e in entries
+        Argument(int(e["offset"]), int(e["size"]), e.get("value_kind", "by_value"), e.get("name", "")) for e in entries
     )

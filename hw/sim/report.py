@@ -47,9 +47,7 @@ class Report:
 
     def __str__(self) -> str:
         place = f"line {self.line}: `{self.instruction}`" if self.instruction else ""
-        where = (
-            f" workgroup {self.workgroup} wave {self.wave} lane {self.lane}" if self.workgroup >= 0 else ""
-        )
+        where = f" workgroup {self.workgroup} wave {self.wave} lane {self.lane}" if self.workgroup >= 0 else ""
         address = f" address {self.address:#x}" if self.address >= 0 else ""
         source = f" ({self.source})" if self.source else ""
         times = f" [{self.count} times]" if self.count > 1 else ""

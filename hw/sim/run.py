@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .bound import cu_bound
 from .counts import Counter
 from .decode import Code
 from .errors import AssemblyError
@@ -21,7 +21,7 @@ from .state import EXEC, LANES, SCALARS, Group
 
 __all__ = ["run"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 #: Waves that run in lockstep at most, and bytes of registers and LDS that they may take.
 BATCH_WAVES = 256
@@ -40,6 +40,7 @@ def run(
     dynamic_lds: int = 0,
     blocks: int | Sequence[int] | None = None,
     sanitizers: bool | Sequence[str] = True,
+    counts: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Execute a kernel on the CPU.
@@ -47,7 +48,8 @@ def run(
     `grid` counts workgroups and `block` work-items along x, y and z; `block` may be left out where the metadata
     says it. `args` are numpy arrays (buffers, changed in place), `Out` arrays, ints, floats, numpy scalars or bytes.
     `blocks` samples: a number of workgroups spread over the grid, or their flat numbers. `sanitizers` is a flag, or the
-    kinds of report to leave out. `progress` is called with the workgroups done and to do.
+    kinds of report to leave out. `counts` off leaves out what needs addresses.
+    `progress` is called with the workgroups done and to do.
     """
     chosen = program.kernel(kernel)
     grid3, block3 = _three(grid), _three(block if block is not None else _block_of(chosen))
@@ -56,11 +58,13 @@ def run(
     code = Code(chosen)
     memory = Memory()
     packed = pack_kernarg(chosen, args, memory, grid3, block3)
-    kernarg = memory.add("kernel arguments", np.frombuffer(bytes(packed) or bytes(4), np.uint8).copy())
+    # The segment is allocated in whole cache lines: the compiler may widen a load past the last argument.
+    segment = bytes(packed).ljust(max(64, -(-len(packed) // 64) * 64), b"\0")
+    kernarg = memory.add("kernel arguments", np.frombuffer(segment, np.uint8).copy())
     numbers = _sample(grid3, blocks)
     waves = -(-block3[0] * block3[1] * block3[2] // LANES)
     lds_bytes = chosen.lds_bytes + dynamic_lds
-    counter = Counter(len(code.ops))
+    counter = Counter(code, counts)
     reporter = Reporter()
     if not isinstance(sanitizers, bool):
         reporter.ignored = frozenset(sanitizers)
@@ -78,9 +82,16 @@ def run(
     if sanitize and not sampled:
         _unwritten(memory, reporter)
     return Result(
-        chosen.name, chosen.target, not reporter.reports, reporter.reports, counter.summary(code), time.perf_counter() - begin,
-        len(numbers), sampled,
-    )  # fmt: skip
+        kernel=chosen.name,
+        target=chosen.target,
+        ok=not reporter.reports,
+        reports=reporter.reports,
+        counts=counter.summary(),
+        seconds=time.perf_counter() - begin,
+        workgroups=len(numbers),
+        sampled=sampled,
+        bound=cu_bound(code, counter, len(numbers), waves, lds_bytes),
+    )
 
 
 def _three(value: Sequence[int] | int) -> tuple[int, int, int]:
@@ -119,7 +130,7 @@ def _start(
     block: tuple[int, int, int],
     waves: int,
     kernarg: int,
-    packed: bytes,
+    packed: bytes | bytearray,
 ) -> Group:
     """All waves of these workgroups with the registers that the hardware fills in."""
     kernel, fields = code.kernel, code.kernel.descriptor
@@ -170,7 +181,7 @@ def _start(
 
 
 def _user_registers(
-    fields: dict[str, int], put: Callable[[int, Any], None], kernarg: int, packed: bytes
+    fields: dict[str, int], put: Callable[[int, Any], None], kernarg: int, packed: bytes | bytearray
 ) -> int:
     """User SGPRs in the order of the ABI; returns the next free one. What has no model stays unwritten."""
     row = 0
@@ -196,9 +207,6 @@ def _unwritten(memory: Memory, reporter: Reporter) -> None:
         if buffer.known is None or buffer.partial or buffer.known.all():
             continue
         missing = np.flatnonzero(~buffer.known)
-        reporter.plain(
-            Report(
-                "unwritten-output", f"{len(missing)} of {buffer.size} bytes of {buffer.name} were never stored, the first at "
-                f"offset {missing[0]}", address=buffer.base + int(missing[0]), count=len(missing),
-            )
-        )  # fmt: skip
+        text = f"{len(missing)} of {buffer.size} bytes of {buffer.name} were never stored, the first at {missing[0]}"
+        place = buffer.base + int(missing[0])
+        reporter.plain(Report("unwritten-output", text, address=place, count=len(missing)))

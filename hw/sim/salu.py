@@ -6,17 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .errors import UnknownInstruction
-from .op import Op, make_op
+from .op import Op, copies, make_op
 from .operands import Context, scalar_reader, scalar_writer
 from .parse import Instruction
 from .state import EXEC, SCALAR, VCC, Group
 
 __all__ = ["decode_scalar"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 U32, U64, I64 = np.uint32, np.uint64, np.int64
 
 
@@ -79,9 +78,7 @@ def _add_shift(n: int) -> tuple[str, str, str, Callable[..., Array], Callable[..
 
 
 def _mul_hi(dtype: Any) -> Callable[[Array, Array], Array]:
-    return lambda a, b: ((a.astype(dtype) * b.astype(dtype)) >> dtype(32)).astype(
-        U32 if dtype is U64 else np.int32
-    )
+    return lambda a, b: ((a.astype(dtype) * b.astype(dtype)) >> dtype(32)).astype(U32 if dtype is U64 else np.int32)
 
 
 SOP2: dict[str, tuple[str, str, str, Callable[..., Any], Callable[..., Any] | None]] = {
@@ -128,7 +125,8 @@ _LOGIC: dict[str, Callable[[Array, Array], Array]] = {
 }
 for _name, _function in _LOGIC.items():
     for _bits in (32, 64):
-        SOP2[f"s_{_name}_b{_bits}"] = (f"u{_bits}",) * 3 + (_function, lambda r, a, b: r != 0)  # type: ignore[assignment]
+        _kind = f"u{_bits}"
+        SOP2[f"s_{_name}_b{_bits}"] = (_kind, _kind, _kind, _function, lambda r, a, b: r != 0)
 
 
 # --- one source -------------------------------------------------------------------------------------------------
@@ -146,9 +144,7 @@ def _reverse(a: Array) -> Array:
 def _first_one(a: Array) -> Array:
     value = np.atleast_1d(a).astype(U64)
     lowest = value & (~value + U64(1))
-    return np.where(
-        value == 0, -1, np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.int32)
-    ).astype(np.int32)
+    return np.where(value == 0, -1, np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.int32)).astype(np.int32)
 
 
 def _leading(width: int) -> Callable[[Array], Array]:
@@ -293,7 +289,8 @@ def decode_scalar(ins: Instruction, ctx: Context) -> Op | None:
                 g.scc[...] = np.asarray(result) != 0
             put(g, result)
 
-        return make_op(ins, run1, "salu", operands[1:], operands[:1])
+        soft = copies(operands[1], operands[0]) if name.startswith("s_mov_") else {}
+        return make_op(ins, run1, "salu", operands[1:], operands[:1], soft=soft)
     return _decode_special(ins, ctx, operands)
 
 
@@ -315,9 +312,7 @@ def _decode_special(ins: Instruction, ctx: Context, operands: list[Any]) -> Op |
 
         def bitcmp(g: Group) -> None:
             value = np.asarray(a(g))
-            g.scc[...] = (value >> (np.asarray(b(g)) & mask).astype(value.dtype)) & value.dtype.type(
-                1
-            ) == want
+            g.scc[...] = (value >> (np.asarray(b(g)) & mask).astype(value.dtype)) & value.dtype.type(1) == want
 
         return make_op(ins, bitcmp, "salu", operands)
     if name.endswith("_saveexec_b64"):
@@ -411,9 +406,7 @@ def _with_constant(ins: Instruction, ctx: Context, operands: list[Any]) -> Op:
     if name == "s_mulk_i32":
         return make_op(ins, lambda g: put(g, old(g) * signed), "salu", operands[:1], operands[:1])
     if name == "s_cmovk_i32":
-        return make_op(
-            ins, lambda g: put(g, np.where(g.scc, signed, old(g))), "salu", operands[:1], operands[:1]
-        )
+        return make_op(ins, lambda g: put(g, np.where(g.scc, signed, old(g))), "salu", operands[:1], operands[:1])
 
     def addk(g: Group) -> None:
         x = old(g)

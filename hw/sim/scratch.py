@@ -12,7 +12,7 @@ from .state import LANES, Group
 
 __all__ = ["Scratch"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 
 class Scratch:
@@ -25,9 +25,7 @@ class Scratch:
 
     def _index(self, g: Group, ins: Instruction, offset: Array, size: int) -> tuple[Array, Array, Array]:
         outside = g.E & ((offset < 0) | (offset + size > self.size))
-        g.machine.reporter.add(
-            "out-of-bounds", ins, g, outside, f"scratch of {self.size} bytes a lane", offset
-        )
+        g.machine.reporter.add("out-of-bounds", ins, g, outside, f"scratch of {self.size} bytes a lane", offset)
         wave, lane = np.nonzero(g.E & ~outside)
         return wave, lane, offset[wave, lane][:, None] + np.arange(size)
 

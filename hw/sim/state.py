@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 __all__ = ["EXEC", "FLAT_SCRATCH", "LANES", "M0", "SCALAR", "VCC", "Group", "pack_mask", "unpack_mask"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 LANES = 64
 #: Row numbers of the special scalar registers (their hardware encodings).
@@ -49,12 +49,27 @@ class Group:
     """Waves at one program counter. Attributes in capitals are register files and their typed views."""
 
     __slots__ = (
-        *_AXIS1, *_AXIS0, "E", "EX", "F", "H", "I", "SF", "SI", "full", "hot", "machine", "n", "pc",
+        *_AXIS1, *_AXIS0, "E", "EX", "F", "H", "N", "SF", "SI", "full", "hot", "machine", "n", "pc",
         "pending_ds",
         "pending_sm", "pending_vm", "unknown",
     )  # fmt: skip
 
     machine: Any
+    n: int
+    pc: int
+    full: bool
+    hot: set[int]
+    unknown: set[int]
+    pending_vm: set[int]
+    pending_ds: set[int]
+    pending_sm: set[int]
+    E: NDArray[np.bool_]
+    EX: NDArray[np.uint64]
+    F: NDArray[np.float32]
+    N: NDArray[np.int32]
+    H: NDArray[np.float16]
+    SF: NDArray[np.float32]
+    SI: NDArray[np.int32]
     V: NDArray[np.uint32]
     S: NDArray[np.uint32]
     vector_known: NDArray[np.uint64]
@@ -103,7 +118,7 @@ class Group:
 
     def _views(self) -> None:
         self.F = self.V.view(np.float32)
-        self.I = self.V.view(np.int32)
+        self.N = self.V.view(np.int32)
         self.H = self.V.view(np.float16)
         self.SF = self.S.view(np.float32)
         self.SI = self.S.view(np.int32)
@@ -115,7 +130,7 @@ class Group:
         self.E = unpack_mask(self.EX)
         self.full = bool((self.EX == ALL_LANES).all())
 
-    def scalar64(self, row: int) -> NDArray[np.uint64]:
+    def scalar64(self, row: int) -> Array:
         """Two scalar registers as uint64 [waves]."""
         return self.S[row].astype(np.uint64) | (self.S[row + 1].astype(np.uint64) << np.uint64(32))
 
@@ -143,6 +158,16 @@ class Group:
         if settled:
             self.unknown.difference_update(settled)
             self.refresh_hot()
+
+    def undefine(self, rows: dict[int, Array]) -> None:
+        """Mark rows as unwritten in the given lanes (uint64 masks), as far as these are active."""
+        for row, lanes in rows.items():
+            if row >= SCALAR:
+                self.scalar_known[row - SCALAR] &= lanes == 0
+            else:
+                self.vector_known[row] &= ~(lanes & self.EX)
+        self.unknown.update(rows)
+        self.refresh_hot()
 
     def take(self, mask: NDArray[np.bool_]) -> Group:
         """The waves where `mask` holds, as a group of its own."""

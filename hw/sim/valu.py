@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .compare import decode_compare
 from .crosslane import decode_cross_lane, dpp_enabled, dpp_source
 from .errors import UnknownInstruction
 from .floats import flush16, flush32, fma16, fma32, fma64
-from .op import Op, make_op
+from .op import Op, copies, halves, make_op
 from .operands import Context, Operand, Reader, reader, writer
 from .packed import decode_packed
 from .parse import Instruction
@@ -23,7 +22,7 @@ from .valu_table import CLOCKS16, KEEPS_HIGH, VALU
 
 __all__ = ["base_name", "decode_vector"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 _SUFFIXES = ("_e32", "_e64", "_sdwa", "_dpp")
 
@@ -72,11 +71,28 @@ def decode_vector(ins: Instruction, ctx: Context) -> Op | None:
     if name in _LITERAL:
         kind, function = _LITERAL[name]
         return _plain(ins, ctx, name, operands[0], operands[1:], kind, (kind,) * 3, function)
+    if name == "v_bitop3_b32":
+        return _plain(ins, ctx, name, operands[0], operands[1:], "u32", ("u32",) * 3, _bit_table(ins))
     for decoder in (decode_compare, decode_packed, decode_carry, decode_cross_lane):
         op = decoder(ins, ctx, name, operands)
         if op is not None:
             return op
     return None
+
+
+def _bit_table(ins: Instruction) -> Callable[..., Any]:
+    """Any function of three bits: bit 4a + 2b + c of the table is the result for bits a, b, c."""
+    table = int(ins.modifiers.get("bitop3", "0"), 0)
+
+    def run(a: Array, b: Array, c: Array) -> Array:
+        result: Any = np.uint32(0)
+        for index in range(8):
+            if (table >> index) & 1:
+                term = (a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c)
+                result = result | term
+        return np.asarray(result)
+
+    return run
 
 
 def _plain(
@@ -114,9 +130,13 @@ def _plain(
     if dpp is not None:
         run = dpp(run)
     clocks = 16 if name in CLOCKS16 else 8 if kind == "f64" and ctx.target == "gfx908" else 4
-    return make_op(ins, run, "valu", sources, [target], clocks=clocks)
+    soft = copies(sources[0], target) if name in _COPIES else halves(sources, target) if name in _CARRY_UP else {}
+    return make_op(ins, run, "valu", sources, [target], clocks=clocks, soft=soft)
 
 
+_COPIES = frozenset(("v_mov_b32", "v_mov_b64", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"))
+#: 64-bit operations whose low half does not depend on the upper halves.
+_CARRY_UP = frozenset(("v_lshl_add_u64", "v_lshlrev_b64"))
 #: Moves of bits, which no denormal mode touches.
 _RAW = frozenset({"v_pack_b32_f16", "v_cndmask_b32"})
 
@@ -156,11 +176,11 @@ def _op_sel(text: str | None, sources: int) -> list[bool]:
 def _finish(kind: str, mods: dict[str, str], ctx: Context, ins: Instruction) -> Callable[[Any], Any] | None:
     """Output modifiers and denormal flushing of a float result; integer saturation is refused."""
     steps: list[Callable[[Any], Any]] = []
-    dtype = {"f32": np.float32, "f16": np.float16, "f64": np.float64}.get(kind)
+    dtype: Any = {"f32": np.float32, "f16": np.float16, "f64": np.float64}.get(kind)
     for key in ("mul", "div"):
         if key in mods:
             factor = _OUTPUT_MODS[f"{key}:{mods[key]}"]
-            steps.append(lambda r, f=factor: (np.asarray(r) * dtype(f)).astype(dtype))  # type: ignore[misc]
+            steps.append(_scaled(dtype, factor))
     if "clamp" in mods:
         if dtype is None:
             return _saturating(ins, ctx)
@@ -178,6 +198,10 @@ def _finish(kind: str, mods: dict[str, str], ctx: Context, ins: Instruction) -> 
         return result
 
     return run
+
+
+def _scaled(dtype: Any, factor: float) -> Callable[[Any], Any]:
+    return lambda r: (np.asarray(r) * dtype(factor)).astype(dtype)
 
 
 def _saturating(ins: Instruction, ctx: Context) -> Callable[[Any], Any]:

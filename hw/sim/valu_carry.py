@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .crosslane import dpp_source
 from .floats import fma32, fma64
-from .op import Op, make_op
+from .op import Op, halves, make_op
 from .operands import Context, Operand, lane_mask, reader, writer
 from .parse import Instruction
 from .sdwa import sdwa_reader
@@ -17,7 +16,7 @@ from .state import VCC, Group, pack_mask
 
 __all__ = ["decode_carry"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 _VCC = Operand("s", "vcc", VCC, 2)
 
 #: name -> (sign of each source, uses a carry in)
@@ -42,9 +41,7 @@ def decode_carry(ins: Instruction, ctx: Context, name: str, operands: list[Opera
     return None
 
 
-def _sum(
-    ins: Instruction, ctx: Context, operands: list[Operand], sign_a: int, sign_b: int, carry_in: bool
-) -> Op:
+def _sum(ins: Instruction, ctx: Context, operands: list[Operand], sign_a: int, sign_b: int, carry_in: bool) -> Op:
     put = writer(operands[0], "u32")
     mods = ins.modifiers
     if "src0_sel" in mods:
@@ -86,7 +83,7 @@ def _mad64(ins: Instruction, ctx: Context, operands: list[Operand], sign: str) -
         put(g, np.broadcast_to(total, g.E.shape))
         g.set_scalar64(row, pack_mask(np.logical_and(over, g.E)))
 
-    return make_op(ins, run, "valu", operands[2:], operands[:2], clocks=16)
+    return make_op(ins, run, "valu", operands[2:], operands[:2], clocks=16, soft=halves(operands[4:], operands[0]))
 
 
 def _exponent(value: Array, bias: int) -> Array:

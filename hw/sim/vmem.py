@@ -18,7 +18,7 @@ from .state import M0, SCALAR, Group
 
 __all__ = ["decode_vector_memory", "fill_registers", "gather_registers", "issue_vm"]
 
-Array = NDArray[Any]
+Array = Any  # a numpy array; what its elements are is said where it matters
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(\w+?)$")
 
@@ -59,7 +59,7 @@ def fill_registers(g: Group, row: int, data: NDArray[np.uint8], how: str) -> Non
     np.copyto(g.V[row], value, where=g.E)
 
 
-def gather_registers(g: Group, row: int, size: int, how: str) -> NDArray[np.uint8]:
+def gather_registers(g: Group, row: int, size: int, how: str) -> Array:
     """Bytes [waves, 64, size] of the registers from `row` on, as a store takes them."""
     if how == "words":
         return np.stack([g.V[row + k] for k in range(size // 4)], axis=-1).view(np.uint8)
@@ -208,12 +208,8 @@ def _buffer_address(
         base = s[base_row].astype(np.int64) | ((s[base_row + 1] & np.uint32(0xFFFF)).astype(np.int64) << 32)
         stride = ((s[base_row + 1] >> np.uint32(16)) & np.uint32(0x3FFF)).astype(np.int64)
         records = s[base_row + 2].astype(np.int64)
-        if (s[base_row + 1] >> np.uint32(31)).any() or (
-            (s[base_row + 3] >> np.uint32(23)) & np.uint32(1)
-        ).any():
-            raise UnknownInstruction(
-                ins.mnemonic, ins.line, ctx.target, "swizzled or lane-indexed descriptor"
-            )
+        if (s[base_row + 1] >> np.uint32(31)).any() or ((s[base_row + 3] >> np.uint32(23)) & np.uint32(1)).any():
+            raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "swizzled or lane-indexed descriptor")
         start = s[scalar.row].astype(np.int64) if scalar.kind == "s" else np.int64(int(scalar.value))
         within = np.full(g.E.shape, inst, np.int64)
         index = np.zeros(g.E.shape, np.int64)
@@ -251,6 +247,7 @@ def _load_to_lds(ins: Instruction, address: Address, reads: list[Operand], size:
         target = (g.S[M0] & np.uint32(0xFFFF)).astype(np.int64)[:, None] + offset + lanes
         issue_vm(g, None)
         m.lds.store(g, ins, target, g.E, values, arriving=True)
+        m.count_lds(g, ins, target, g.E, values.shape[-1], True)
 
     return make_op(ins, load, "vmem", reads, (), extra_reads=frozenset({SCALAR + M0}))
 
