@@ -107,7 +107,7 @@ amdhsa.version:
 def relative_error(got: Array, want: Array) -> float:
     """Frobenius norm of the difference relative to that of `want`, in binary64."""
     wanted = np.asarray(want, np.float64)
-    return float(np.linalg.norm(np.asarray(got, np.float64) - wanted) / max(np.linalg.norm(wanted), 1e-300))
+    return float(np.linalg.norm(np.asarray(got, np.float64) - wanted)) / max(float(np.linalg.norm(wanted)), 1e-300)
 
 
 def check_kernel(

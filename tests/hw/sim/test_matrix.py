@@ -13,7 +13,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-
 from closedform.hw.sim import Out, UnknownInstruction, parse_text, run
 from closedform.hw.sim.testing import kernel_text
 
@@ -33,10 +32,8 @@ def cases():
         kind = row["dtype_in"]
         if "scale" in row["instruction"]:
             continue
-        if "*" in kind:
-            pairs = [tuple(kind.split("*"))]
-        else:
-            pairs = [(a, b) for a in kind.split("|") for b in kind.split("|")]
+        either = kind.split("|")
+        pairs = [tuple(kind.split("*"))] if "*" in kind else [(a, b) for a in either for b in either]
         for a, b in pairs:
             yield pytest.param(row, a, b, id=f"{row['gfx']}-{row['instruction'].split()[0]}-{a}-{b}")
 
@@ -71,13 +68,17 @@ def program(gfx, mnemonic, counts, modifiers="", constant=None):
     lines = [f"s_load_dwordx2 s[{8 + 2 * n}:{9 + 2 * n}], s[0:1], {8 * n}" for n in range(4)] + ["s_waitcnt lgkmcnt(0)"]
     for n, (words, first) in enumerate(((words_a, 8), (words_b, first_b), (words_c, first_c))):
         lines.append(f"v_mul_u32_u24_e32 v1, {4 * words}, v0")
-        lines += [f"global_load_dword v{first + r}, v1, s[{8 + 2 * n}:{9 + 2 * n}] offset:{4 * r}" for r in range(words)]
+        lines += [
+            f"global_load_dword v{first + r}, v1, s[{8 + 2 * n}:{9 + 2 * n}] offset:{4 * r}" for r in range(words)
+        ]
     lines.append("s_waitcnt vmcnt(0)")
     if acc:
         lines += [f"v_accvgpr_write_b32 a{r}, v{first_c + r}" for r in range(words_c)]
     registers_c = span("a", 0, words_c) if acc else span("v", first_c, words_c)
     source = registers_c if constant is None else constant
-    lines.append(f"{mnemonic} {registers_c}, {span('v', 8, words_a)}, {span('v', first_b, words_b)}, {source}{modifiers}")
+    lines.append(
+        f"{mnemonic} {registers_c}, {span('v', 8, words_a)}, {span('v', first_b, words_b)}, {source}{modifiers}"
+    )
     if acc:
         lines += [f"v_accvgpr_read_b32 v{first_c + r}, a{r}" for r in range(words_c)]
     lines += [f"global_store_dword v1, v{first_c + r}, s[14:15] offset:{4 * r}" for r in range(words_c)]
@@ -155,7 +156,8 @@ def test_exec_is_ignored():
     row = next(r for r in ROWS if r["instruction"] == "v_mfma_f32_16x16x4_f32" and r["gfx"] == "gfx942")
     assert row["M"] == "16"
     body = (
-        "s_load_dwordx2 s[8:9], s[0:1], 0x0\nv_mov_b32_e32 v2, 1.0\nv_lshlrev_b32_e32 v1, 2, v0\ns_mov_b64 s[4:5], exec\n"
+        "s_load_dwordx2 s[8:9], s[0:1], 0x0\nv_mov_b32_e32 v2, 1.0\n"
+        "v_lshlrev_b32_e32 v1, 2, v0\ns_mov_b64 s[4:5], exec\n"
         "s_mov_b64 exec, 1\nv_mfma_f32_16x16x4_f32 v[4:7], v2, v2, 0\ns_mov_b64 exec, s[4:5]\ns_waitcnt lgkmcnt(0)\n"
         "global_store_dword v1, v4, s[8:9]\n"
     )
@@ -171,7 +173,9 @@ def test_flushing_of_16_bit_denormals_is_gfx90as_alone():
         return np.full(shape, float(tiny) if kind == "f16" else 0.0)
 
     for gfx, flushed in (("gfx908", False), ("gfx90a", True), ("gfx942", False)):
-        row = next(r for r in ROWS if r["gfx"] == gfx and r["dtype_in"] == "f16" and (r["M"], r["blocks"]) == ("16", "1"))
+        row = next(
+            r for r in ROWS if r["gfx"] == gfx and r["dtype_in"] == "f16" and (r["M"], r["blocks"]) == ("16", "1")
+        )
         got, _, _, _ = simulate(row, "f16", "f16", draw)
         assert (got == 0).all() == flushed
 
