@@ -80,9 +80,7 @@ def compare(op: Attention | Gemm, out: Array, reference: Reference) -> Accuracy:
     bound = error_bound(op, reference).ravel()
     share = _by_row(error, bound)
     worst = int(error.argmax())
-    return Accuracy(
-        float(error[worst]), float(bound[worst]), float(share.max()), bool((error <= bound).all())
-    )
+    return Accuracy(float(error[worst]), float(bound[worst]), float(share.max()), bool((error <= bound).all()))
 
 
 def _by_row(error: Array, size: Array) -> Array:

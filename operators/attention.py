@@ -91,6 +91,16 @@ class Attention:
     def elem_bytes(self) -> int:
         return dtype(self.dtype).bytes
 
+    @property
+    def p_dtype(self) -> str:
+        """Type in which P reaches the second product: that of the inputs for MFMAs, f32 for scalar multiply-adds."""
+        return "f32" if self.variant == "fma" else self.dtype
+
+    @property
+    def p_lds_bytes(self) -> int:
+        """Bytes of one element of P in LDS, 0 where it stays in registers."""
+        return 0 if self.variant == "chained" else dtype(self.p_dtype).bytes
+
     def tree(self, tiles: AttentionTiles | None = None) -> AttentionDevice:
         """The tree of this operator, open without `tiles`."""
         return AttentionDevice(self, tiles)

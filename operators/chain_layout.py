@@ -48,9 +48,7 @@ class ChainLayout:
         aligned = (("d_pad", self.d_pad, self.d_align), ("tile_kv", self.tile_kv, self.key_align))
         for name, value, align in aligned:
             if value < align or value % align:
-                raise BadInput(
-                    f"{name}={value} is not a multiple of {align}, as {self.atom.instruction} needs"
-                )
+                raise BadInput(f"{name}={value} is not a multiple of {align}, as {self.atom.instruction} needs")
 
     # Sizes.
 
@@ -240,11 +238,15 @@ class ChainLayout:
             return (key // self.vec * self.d_pad + self.position_of_dv(dv)) * self.vec + key % self.vec
         return key * self.d_pad + dv
 
-    def p_offset(self, query: Any, key: Any) -> Any:
-        """Offset of P[query][key] in the LDS image of one wave, its chunks swizzled like those of K."""
-        among = gcd(self.tile_kv // self.vec, 8)
-        chunk = (key // self.vec) ^ (query // (8 // among) % among)
-        return query * self.tile_kv + chunk * self.vec + key % self.vec
+    def p_offset(self, query: Any, key: Any, vec: int | None = None) -> Any:
+        """Offset of P[query][key] in the LDS image of one wave, its chunks swizzled like those of K.
+
+        `vec` is how many elements of P 16 bytes hold, where its type is not that of the inputs.
+        """
+        vec = self.vec if vec is None else vec
+        among = gcd(self.tile_kv // vec, 8)
+        chunk = (key // vec) ^ (query // (8 // among) % among)
+        return query * self.tile_kv + chunk * vec + key % vec
 
 
 @lru_cache(maxsize=256)

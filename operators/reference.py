@@ -59,9 +59,7 @@ def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference
         return _attention_rows(q, k, v, scale)
     starts = range(0, q.shape[-2], rows)
     parts = [_attention_rows(q[..., start : start + rows, :], k, v, scale) for start in starts]
-    joined = (
-        np.concatenate([getattr(part, field) for part in parts], axis=-2) for field in Reference.__slots__
-    )
+    joined = (np.concatenate([getattr(part, field) for part in parts], axis=-2) for field in Reference.__slots__)
     return Reference(*joined)
 
 

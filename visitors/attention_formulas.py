@@ -63,8 +63,8 @@ class DEFAULT:
         "keys of a step that the LDS holds: K, V and, where P passes through LDS, P",
         "elements",
         OWN,
-        lambda lds_share, d_pad, p_rows, elem_bytes, key_align: align_down(
-            lds_share // ((2 * d_pad + p_rows) * elem_bytes), key_align
+        lambda lds_share, d_pad, elem_bytes, p_rows, p_bytes, key_align: align_down(
+            lds_share // (2 * d_pad * elem_bytes + p_rows * p_bytes), key_align
         ),
     )
     tile_kv_registers = Formula(
@@ -104,7 +104,7 @@ class DEFAULT:
         "K and V tiles and, where P passes through LDS, P of every wave",
         "bytes",
         OWN,
-        lambda t_KV, d_pad, p_rows, elem_bytes: t_KV * (2 * d_pad + p_rows) * elem_bytes,
+        lambda t_KV, d_pad, elem_bytes, p_rows, p_bytes: t_KV * (2 * d_pad * elem_bytes + p_rows * p_bytes),
     )
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from .derivation import RegisterItem
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.occupancy import register_budget
 
-__all__ = ["ADDRESSES", "FRAGMENTS", "StepShape"]
+from .derivation import PredictedResources, RegisterItem
+
+__all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
 #: LDS and global addresses, loop control, temporaries of the softmax. With the fragments it covers what the binaries of
 #: all targets, types and head dims hold beyond the named items (flydsl 0.5.0).
-ADDRESSES = 46
+ADDRESSES = 44
 #: Registers of LDS reads under way, at most: twelve 16-byte reads, where the budget leaves room for them.
 FRAGMENTS = 48
 
@@ -41,8 +44,8 @@ class StepShape:
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
 
-        16-bit exponentials replace the scores pair by pair; about half of them exist beside the scores. A thread
-        loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
+        Exponentials take the place of the scores as they are made; a part of them exists beside the scores: half of the
+        16-bit ones, an eighth of the f32 ones, which the next MFMA consumes unconverted. A thread loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
         access has its own offset; `access` elements are what the alignment of a row allows.
         """
         lanes, elem_bytes = self.lanes, self.elem_bytes
@@ -57,7 +60,12 @@ class StepShape:
         v_row = self.dv_run if packed else vec
         access = gcd(self.d, vec)
         offsets = k_chunks * (vec // access) + v_rows * -(-v_row // access)
-        return q, s, s // 4 if packed else 0, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
+        return q, s, s // 4 if packed else s // 8, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
+
+    @property
+    def pairs(self) -> int:
+        """Copies that packed f32 arithmetic makes of scalar accumulators whose factors come from 16-bit values."""
+        return 2 * self.tile_q * self.columns if self.columns > 1 and self.elem_bytes < 4 else 0
 
     @property
     def fragments(self) -> int:
@@ -86,13 +94,44 @@ class StepShape:
         items = (
             RegisterItem("Q", q, "any", "query fragments, operand B of the first product, kept for the loop"),
             RegisterItem("S", s, "arch", "scores of one step; the exponentials take their place"),
-            RegisterItem("P", p, "arch", "exponentials in 16 bits, while they replace the scores"),
+            RegisterItem("P", p, "arch", "exponentials that exist beside the scores they replace"),
             RegisterItem("O", o, matrix, "output accumulators, rescaled every step"),
             RegisterItem("m, l", 2 * self.query_tiles, "arch", "running maximum and sum, one lane a query"),
             RegisterItem("K under way", k, "arch", "next K tile, loaded under the first product"),
             RegisterItem("V under way", v, "arch", "next V tile, loaded under the softmax and the second product"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access of a step"),
             RegisterItem("addresses", ADDRESSES, "arch", "LDS addresses, loop control, temporaries of the softmax"),
+            RegisterItem("pairs", self.pairs, "arch", "copies of scalar accumulators for packed arithmetic"),
             RegisterItem("fragments", self.fragments, "arch", "LDS reads under way, as far as the budget allows"),
         )
         return tuple(item for item in items if item.registers)
+
+
+def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int) -> tuple[int, int, int, int]:
+    """(registers as the metadata counts them, arch, acc, budget) that the binary must stay within.
+
+    The live set with the LDS fragments under way, but never above the budget: the compiler keeps to the registers of
+    the aimed-at occupancy and fills what is left of them with reads under way.
+    """
+    budget = register_budget(hw, per_simd)
+    q, s, p, o, k, v, offsets = shape.counts()
+    live = q + s + p + o + k + v + offsets + 2 * shape.query_tiles + ADDRESSES + shape.pairs + shape.fragments
+    limit = budget.total if hw.vgpr_unified else budget.arch
+    registers = min(live, limit)
+    arch = min(registers, budget.arch)
+    return registers, arch, registers - arch if hw.vgpr_unified else min(budget.acc, s + o), limit
+
+
+def predicted_resources(hw: HardwareDescriptor, shape: StepShape, lds_bytes: int, per_simd: int) -> PredictedResources:
+    """The promise for the binary, with the live set that it consists of."""
+    registers, arch, acc, limit = predicted_registers(hw, shape, per_simd)
+    return PredictedResources(
+        items=shape.items(),
+        registers=registers,
+        arch_registers=arch,
+        acc_registers=acc,
+        register_budget=limit,
+        lds_bytes=lds_bytes,
+        lds_limit_bytes=hw.lds_max_per_workgroup_bytes,
+        waves_per_simd=per_simd,
+    )

@@ -73,7 +73,7 @@ class AttentionCompute(Visitor):
         q, k, v = self.inputs["Q"][head][rows], self.inputs["K"][head][keys], self.inputs["V"][head][keys]
         c = log2_scale(node.op.scale)
         self._state, p, rescale = self._state.absorb(q @ k.T, c)
-        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.dtype) @ v
+        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> None:
         self._machine.score(node)
@@ -102,9 +102,9 @@ class AttentionCompute(Visitor):
 
 
 def one_shot(op: Attention, q: Array, k: Array, v: Array) -> Array:
-    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the dtype of the operator."""
+    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the type of the second product."""
     c = log2_scale(op.scale)
     scores = q @ np.swapaxes(k, -1, -2)
     state = SoftmaxState.of(scores, c)
-    p = rounded(power(scores, state.m[..., None], c), op.dtype)
+    p = rounded(power(scores, state.m[..., None], c), op.p_dtype)
     return np.asarray((p @ v) * state.inverse()[..., None])

@@ -107,7 +107,7 @@ class AttentionMachine:
         self.state = SoftmaxState(m, np.add.reduce(registers, axis=0, initial=None) + self.state.l * rescale)
         self.o *= rescale[:, :, None, :, None]
         self.scalar *= self._of_query(rescale)[:, :, None, None]
-        self.p = rounded(np.moveaxis(registers, 0, -1), self.op.dtype)
+        self.p = rounded(np.moveaxis(registers, 0, -1), self.op.p_dtype)
         if self.op.variant != "chained":
             self._write_p()
 
@@ -116,8 +116,9 @@ class AttentionMachine:
         lay = self.layout
         self.lds_p = np.full((len(self.waves), self.tiles.tile_q * lay.tile_kv), np.nan, np.float32)
         keys = np.moveaxis(self.key_held, 1, 0).reshape(LANES, -1)
-        self.lds_p[:, lay.p_offset(self.query[:, :, None], keys)] = self.p
-        self.p_read = lay.p_offset(self.query[:, :, None], self.key_read.T)
+        vec = 16 // self.op.p_lds_bytes
+        self.lds_p[:, lay.p_offset(self.query[:, :, None], keys, vec)] = self.p
+        self.p_read = lay.p_offset(self.query[:, :, None], self.key_read.T, vec)
 
     def value(self, atom: ValueAtom) -> None:
         """One MFMA of O^T += V^T P^T; P from the registers of S^T, or read back from its image in LDS."""
@@ -133,7 +134,7 @@ class AttentionMachine:
             return
         lay, queries = self.layout, np.arange(self.tiles.tile_q)
         for key in range(lay.tile_kv):
-            p = self.lds_p[:, lay.p_offset(queries, key)].astype(np.float64)
+            p = self.lds_p[:, lay.p_offset(queries, key, 16 // self.op.p_lds_bytes)].astype(np.float64)
             v = self.lds_v[lay.v_offset(key, self._columns)]
             self.scalar = (p[:, :, None, None] * v + self.scalar).astype(np.float32)
 

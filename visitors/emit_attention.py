@@ -128,7 +128,7 @@ class AttentionEmit(Visitor):
             atom_text.scalar_product(self.packed) if scalar else "",
             wave_text.wave(
                 through_lds,
-                atom_text.values(self.op.variant, self.packed, self.layout.dv_run),
+                atom_text.values(self.op.variant, self.packed),
                 "fx.Float32" if scalar else "Vec",
             ),
         )
@@ -253,8 +253,10 @@ class AttentionEmit(Visitor):
         else:
             rows.append(("COLUMNS", self.columns, "columns of O that a lane owns"))
         if op.variant != "chained":
-            chunks = gcd(tiles.tile_kv // lay.vec, 8)
+            p_vec = 16 // op.p_lds_bytes
+            chunks = gcd(tiles.tile_kv // p_vec, 8)
             rows += [
+                ("P_TYPE, P_VEC", f"fx.{FLYDSL_TYPES[op.p_dtype]}, {p_vec}", "type of P in LDS, elements of 16 bytes"),
                 ("C_RUN", c_row_run(c_rows), "consecutive rows in consecutive C registers"),
                 ("P_SWIZZLE_CHUNKS, P_SWIZZLE_ROWS", f"{chunks}, {8 // chunks}", ""),
             ]

@@ -59,8 +59,13 @@ def accumulators(scalar: bool) -> str:
             piece(
                 """
                 def rescaled(acc, rescale):
-                    factors = [of_query(rescale, query) for query in range(TILE_Q)]
-                    return [acc[i] * factors[i // COLUMNS] for i in range(TILE_Q * COLUMNS)]
+                    out = []
+                    for query in range(TILE_Q):
+                        if query % 8 == 0:
+                            rocdl.sched_barrier(0)  # keeps the factors from piling up in scalar registers
+                        factor = of_query(rescale, query)
+                        out += [x * factor for x in acc[query * COLUMNS : (query + 1) * COLUMNS]]
+                    return out
                 """
             ),
         )
@@ -112,7 +117,7 @@ def values(self, p, acc):
 
 _STORE_MFMA = '''
 def epilogue(self, state):
-    """O = O^T / l, @width@ consecutive columns a store; a row without visible keys gives 0."""
+    """O = O^T / l, V_COLS consecutive columns at a time; a row without visible keys gives 0."""
     _, _, l, acc = split_state(state)
     rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
     for n in range(Q_TILES):
@@ -151,14 +156,16 @@ def write_p(self, p):
 
 _FMA_CHUNK = '''
 def fma_chunk(lds_v, lds_p, lane, key, acc):
-    """VEC keys of O += P V: lane l owns columns l, l + 64, ...; P is read as a broadcast."""
+    """Four keys of O += P V: lane l owns columns l, l + 64, ...; P is read as a broadcast."""
     v = []
     for c in range(COLUMNS):
         col = fx.min(lane + 64 * c, fx.Int32(HEAD_DIM_PADDED - 1))
-        v.append([@v_read@ for e in range(VEC)])
+        v.append([@v_read@ for e in range(4)])
     for query in range(TILE_Q):
-        weights = lds_load(lds_p, p_place(query, key), VEC)@widen@
-        for e in range(VEC):
+        if query % 4 == 0:
+            rocdl.sched_barrier(0)  # keeps the reads of later queries from piling up in registers
+        weights = lds_load(lds_p, p_place(query, key), 4, P_TYPE)
+        for e in range(4):
             for c in range(COLUMNS):
                 i = query * COLUMNS + c
                 acc[i] = fx.math.fma(fx.Float32(weights[e]), v[c][e], acc[i])
@@ -168,8 +175,8 @@ def fma_chunk(lds_v, lds_p, lane, key, acc):
 @flyc.jit
 def fma_keys(lds_v, lds_p, lane, acc):
     """All keys of a step, as a loop: unrolled it would not fit the instruction cache."""
-    for chunk, carried in range(fx.Int32(0), fx.Int32(TILE_KV // VEC), fx.Int32(1), init=acc):
-        acc = yield fma_chunk(lds_v, lds_p, lane, fx.Int32(chunk) * VEC, [fx.Float32(x) for x in carried])
+    for chunk, carried in range(fx.Int32(0), fx.Int32(TILE_KV // 4), fx.Int32(1), init=acc):
+        acc = yield fma_chunk(lds_v, lds_p, lane, fx.Int32(chunk) * 4, [fx.Float32(x) for x in carried])
     return acc
 '''
 
@@ -196,8 +203,8 @@ def epilogue(self, state):
 _P_PLACE = '''
 def p_place(query, key):
     """LDS element of P[query][key] of this wave, 16-byte chunks XORed against bank conflicts."""
-    chunk = (key // VEC) ^ ((query // P_SWIZZLE_ROWS) % P_SWIZZLE_CHUNKS)
-    return query * TILE_KV + chunk * VEC + key % VEC
+    chunk = (key // P_VEC) ^ ((query // P_SWIZZLE_ROWS) % P_SWIZZLE_CHUNKS)
+    return query * TILE_KV + chunk * P_VEC + key % P_VEC
 '''
 
 
@@ -228,17 +235,18 @@ def output_columns(packed: bool) -> str:
 def scalar_product(packed: bool) -> str:
     """The second product of the variant fma, without MFMAs."""
     read = (
-        "fx.Float32(lds_load(lds_v, v_place(key // VEC, v_position(col)) + e, 1)[0])"
+        "fx.Float32(lds_load(lds_v, v_place(key // VEC, v_position(col)) + key % VEC + e, 1)[0])"
         if packed
         else "fx.Float32(lds_load(lds_v, v_place(key + e, col), 1)[0])"
     )
-    return piece(_FMA_CHUNK).replace("@v_read@", read).replace("@widen@", ".to(fx.Float32)" if packed else "")
+    return piece(_FMA_CHUNK).replace("@v_read@", read)
 
 
-def values(variant: str, packed: bool, width: int) -> str:
-    """Methods of the second product and the epilogue. `packed`: 16-bit types; `width`: columns a store."""
+def values(variant: str, packed: bool) -> str:
+    """Methods of the second product and the epilogue. `packed`: 16-bit types."""
     to = ".to(DTYPE)" if packed else ""
-    run = "rounded(p[n][i : i + C_RUN])" if packed else "Vec.from_elements(p[n][i : i + C_RUN], fx.Float32)"
+    narrowed = packed and variant != "fma"
+    run = "rounded(p[n][i : i + C_RUN])" if narrowed else "Vec.from_elements(p[n][i : i + C_RUN], fx.Float32)"
     store = piece(_STORE_PIECES).replace("@to@", to)
     write = piece(_WRITE_P).replace("@run@", run)
     if variant == "fma":
@@ -262,6 +270,6 @@ def values(variant: str, packed: bool, width: int) -> str:
             return lds_load(self.lds_p, p_place(n * ATOM_N + self.column, key), VEC)
         '''
     )
-    epilogue = piece(_STORE_MFMA).replace("@width@", str(width))
+    epilogue = piece(_STORE_MFMA)
     extra = [write, read_p] if variant == "lds" else []
     return indent(join(*extra, text, epilogue, store, blank=1), "    ")

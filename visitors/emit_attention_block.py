@@ -103,9 +103,9 @@ def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
         v_position,
         piece(
             '''
-            def lds_load(image, element, count):
+            def lds_load(image, element, count, kind=DTYPE):
                 """`count` consecutive elements of an LDS image."""
-                return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, DTYPE)))
+                return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind)))
             '''
         ),
     )

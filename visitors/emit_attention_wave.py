@@ -93,8 +93,9 @@ class Wave:
 
     def __init__(self, Q, K, V, O, L_q, L_kv, scale):
         shared = fx.SharedAllocator()
-        self.lds_k = fx.recast_iter(DTYPE, shared.allocate(fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]).peek().ptr)
-        self.lds_v = fx.recast_iter(DTYPE, shared.allocate(fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]).peek().ptr)
+        tile = fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]
+        self.lds_k = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
+        self.lds_v = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
         self.thread = fx.Int32(gpu.thread_idx.x)
         self.wave = fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         self.lane = self.thread % 64
@@ -202,8 +203,8 @@ def split_state(state):
 '''
 
 _LDS_P = """\
-        p_images = shared.allocate(fx.Array[DTYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
-        self.lds_p = fx.recast_iter(DTYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
+        p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
+        self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
 """
 
 

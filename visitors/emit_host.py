@@ -82,8 +82,8 @@ def example(device, L_q=@L_q@, L_kv=@L_kv@, heads=@heads@, batch=@batch@):
 
 def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
-    q, k, v = example("cpu", 1, 1, 1, 1)
-    launch(q, k, v, torch.empty_like(q), 1, 1, 1, 1, 1.0 / math.sqrt(HEAD_DIM))
+    q, k, v = example("cpu", 2, 2, 2, 2)
+    launch(q, k, v, torch.empty_like(q), 2, 2, 2, 2, 1.0 / math.sqrt(HEAD_DIM))
 
 
 def max_error(got, want):
@@ -94,7 +94,8 @@ def max_error(got, want):
 
 def main():
     """Checks a sample of query rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if torch.cuda.is_available() and torch.version.hip else None
+    on_rocm = torch.version.hip is not None and torch.cuda.is_available()
+    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if on_rocm else None
     if arch != TARGET:
         print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
         return 3

@@ -19,7 +19,7 @@ from closedform.operators.attention import (
 from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.node import Node
 
-from .attention_default import derive_default
+from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
 from .derivation import Derivation, NodeCheck, PredictedResources
 from .gemm_paper import derive_gemm
@@ -52,7 +52,7 @@ class FeasibilityVisitor(Visitor):
         if self.model == "paper":
             self._no_overrides()
             return self._checked(derive_paper(node.op, self.hw))
-        return self._checked(derive_default(node.op, self.hw, **self.overrides))
+        return self._checked(derive_default(node.op, self.hw, Overrides(**self.overrides)))
 
     def visit_GemmDevice(self, node: GemmDevice) -> Derivation:
         self._check_model("gemm")

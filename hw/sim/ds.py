@@ -78,7 +78,8 @@ def issue_ds(g: Group, rows: range | None) -> None:
 
 
 def _address(g: Group, row: int, offset: int) -> Array:
-    return g.V[row].astype(np.int64) + offset
+    """The sum wraps at 32 bits: the compiler folds constants into offsets of negative bases."""
+    return (g.V[row].astype(np.int64) + offset) & 0xFFFFFFFF
 
 
 def _read(ins: Instruction, operands: list[Operand], offsets: tuple[int, ...], size: int, how: str) -> Op:

@@ -1,0 +1,47 @@
+"""How a grid of attention workgroups fills the device, and the roofline of the whole grid."""
+
+from __future__ import annotations
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.operators.attention import Attention, AttentionTiles
+
+from .attention_formulas import GRID
+from .derivation import GridVerdict
+from .formula import ceil_div
+
+__all__ = ["grid_clocks", "grid_verdict"]
+
+
+def grid_verdict(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, workgroups_per_cu: int) -> GridVerdict:
+    """Workgroups, rounds and the share of slots in use."""
+    cus = hw.num_cus
+    q_blocks = ceil_div(op.L_q, tiles.block_q)
+    blocks = q_blocks * op.heads * op.batch
+    slots = cus * workgroups_per_cu
+    rounds = ceil_div(blocks, slots)
+    utilisation = blocks / (rounds * slots)
+    if blocks >= cus:
+        verdict = f"{blocks} workgroups on {slots} slots: {rounds} round(s), {utilisation:.0%} of the slots used"
+    else:
+        verdict = f"underfilled: {blocks} workgroups for {cus} CUs, {1 - blocks / cus:.0%} of the CUs idle"
+    grid = (q_blocks, op.heads, op.batch)
+    per_cu = blocks / cus
+    return GridVerdict(grid, blocks, cus, workgroups_per_cu, per_cu, rounds, utilisation, blocks >= cus, verdict)
+
+
+def grid_clocks(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, grid: GridVerdict) -> float:
+    """Clocks of the whole grid if every step ran at the roofline of its CU.
+
+    A step of one wave has 4 t_Q t_KV d_pad FLOPs (two products) and reads K and V once from LDS; the matrix cores
+    serve the waves of a SIMD one after the other, the LDS serves all waves of the CU.
+    """
+    resident = min(grid.workgroups_per_cu, ceil_div(grid.blocks, hw.num_cus))
+    on_cu = tiles.waves * resident
+    flops = 4 * tiles.tile_q * tiles.tile_kv * tiles.d_pad
+    clocks: float = GRID.step_clocks(
+        matrix_clocks=flops * hw.simds_per_cu / tiles.atom.flops_per_clk_cu,
+        waves_per_simd=ceil_div(on_cu, hw.simds_per_cu),
+        lds_clocks=2 * tiles.tile_kv * tiles.d_pad * op.elem_bytes / hw.lds_read_bytes_per_clk,
+        waves_per_cu=on_cu,
+    ).value
+    return grid.rounds * ceil_div(op.L_kv, tiles.tile_kv) * clocks
