@@ -76,9 +76,21 @@ class Code:
     def _target(self, op: Op) -> int:
         if not op.target:
             return -1
+        if re.fullmatch(r"\d+[fb]", op.target):
+            return self._local(op)
         if op.target not in self.kernel.labels:
             raise AssemblyError(f"line {op.ins.line}: no label {op.target} in {self.kernel.name}")
         return self.kernel.labels[op.target]
+
+    def _local(self, op: Op) -> int:
+        """The next (f) or last (b) place of a numbered label."""
+        number, forward = op.target[:-1], op.target[-1] == "f"
+        places = [p for name, p in self.kernel.labels.items() if name.startswith(f"{number}@")]
+        ahead = [p for p in places if p > op.ins.index]
+        behind = [p for p in places if p <= op.ins.index]
+        if not (ahead if forward else behind):
+            raise AssemblyError(f"line {op.ins.line}: no label {op.target}")
+        return min(ahead) if forward else max(behind)
 
 
 def _context(kernel: Kernel, acc_base: int) -> Context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,15 @@ def _pair(operand: Operand, high: bool, negate: bool, ctx: Context, ins: Instruc
     return (lambda g: -read(g)) if negate else read
 
 
+def _picked(sources: list[Operand], halves: Iterable[tuple[int, bool]]) -> frozenset[int]:
+    """Rows that an operation on register pairs reads, given the source and half of each access."""
+    rows: set[int] = set()
+    for place, high in halves:
+        ordered = sorted(sources[place].rows)
+        rows.update(ordered[high : high + 1] if len(ordered) == 2 else ordered)
+    return frozenset(rows)
+
+
 def _packed32(
     ins: Instruction, ctx: Context, operands: list[Operand], kind: str, n: int, function: Callable[..., Any]
 ) -> Op:
@@ -173,7 +182,8 @@ def _packed32(
         puts[0](g, first)
         puts[1](g, second)
 
-    return make_op(ins, run, "valu", sources, operands[:1], soft=soft)
+    picked = _picked(sources, ((i, select[half][i]) for half in (0, 1) for i in range(n)))
+    return make_op(ins, run, "valu", (), operands[:1], soft=soft, extra_reads=picked)
 
 
 def _packed_move(ins: Instruction, ctx: Context, operands: list[Operand]) -> Op:
@@ -201,7 +211,8 @@ def _packed_move(ins: Instruction, ctx: Context, operands: list[Operand]) -> Op:
         puts[0](g, first)
         puts[1](g, second)
 
-    return make_op(ins, run, "valu", operands[1:], operands[:1], soft=soft)
+    picked = _picked(operands[1:], ((i, select[i]) for i in (0, 1)))
+    return make_op(ins, run, "valu", (), operands[:1], soft=soft, extra_reads=picked)
 
 
 def _widened(read: Reader) -> Reader:

@@ -147,6 +147,8 @@ def _bodies(text: str, names: set[str]) -> dict[str, tuple[tuple[Instruction, ..
         if (label := _LABEL.match(line)) is not None:
             if label.group(1) in names:
                 name, current, labels, source = label.group(1), [], {}, ""
+            elif name and label.group(1).isdigit():  # a local label: several may have one number
+                labels[f"{label.group(1)}@{len(current)}"] = len(current)
             elif name:
                 labels[label.group(1)] = len(current)
             line = line[label.end() :].strip()

@@ -106,7 +106,7 @@ def decode_vector_memory(ins: Instruction, ctx: Context) -> Op | None:
         if size not in (1, 2, 4) and not (ctx.target == "gfx950" and size in (12, 16)):
             raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, f"{size}-byte load to LDS")
         address, reads = _address(ins, ctx, space, operands, size)
-        return _load_to_lds(ins, address, reads, size)
+        return _load_to_lds(ins, ctx, address, reads, size)
     data = operands[1] if action == "store" and space != "buffer" else operands[0]
     rest = operands[1:]
     if action == "store" and space != "buffer":
@@ -231,10 +231,14 @@ def _buffer_address(
 
 
 # --- straight to LDS --------------------------------------------------------------------------------------------
-def _load_to_lds(ins: Instruction, address: Address, reads: list[Operand], size: int) -> Op:
-    """Lane l writes `size` bytes at M0[15:0] + instruction offset + l * max(size, 4) of its workgroup's LDS."""
+def _load_to_lds(ins: Instruction, ctx: Context, address: Address, reads: list[Operand], size: int) -> Op:
+    """Lane l writes `size` bytes at M0 + instruction offset + l * max(size, 4) of its workgroup's LDS.
+
+    M0 counts with 16 bits, on gfx950 with the 18 that its LDS needs.
+    """
     offset, step = _offset(ins), max(size, 4)
     lanes = np.arange(64) * step
+    limit = np.uint32(0x3FFFF if ctx.target == "gfx950" else 0xFFFF)
 
     def load(g: Group) -> None:
         where, mask = address(g)
@@ -244,7 +248,7 @@ def _load_to_lds(ins: Instruction, address: Address, reads: list[Operand], size:
         m.count_global(g, ins, where, mask, size, False)
         if size < 4:
             values = np.concatenate([values, np.zeros((*values.shape[:2], 4 - size), np.uint8)], axis=2)
-        target = (g.S[M0] & np.uint32(0xFFFF)).astype(np.int64)[:, None] + offset + lanes
+        target = (g.S[M0] & limit).astype(np.int64)[:, None] + offset + lanes
         issue_vm(g, None)
         m.lds.store(g, ins, target, g.E, values, arriving=True)
         m.count_lds(g, ins, target, g.E, values.shape[-1], True)
