@@ -4,7 +4,7 @@
     types       f32 in and out, f32 accumulation
     target      mi300x (gfx942), atom v_mfma_f32_16x16x4_f32
     tiles       16 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 254 of 512 a lane, 1 wave(s) per SIMD
+    registers   at most 256 of 512 a lane, 1 wave(s) per SIMD
     LDS         65536 of 65536 bytes
     grid        256 x 1 x 1 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
@@ -106,9 +106,9 @@ def v_place(key, col):
     return key * HEAD_DIM_PADDED + col
 
 
-def lds_load(image, element, count):
+def lds_load(image, element, count, kind=DTYPE):
     """`count` consecutive elements of an LDS image."""
-    return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, DTYPE)))
+    return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind)))
 
 
 def load_k(source, row_stride, thread):
@@ -229,8 +229,9 @@ class Wave:
 
     def __init__(self, Q, K, V, O, L_q, L_kv, scale):
         shared = fx.SharedAllocator()
-        self.lds_k = fx.recast_iter(DTYPE, shared.allocate(fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]).peek().ptr)
-        self.lds_v = fx.recast_iter(DTYPE, shared.allocate(fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]).peek().ptr)
+        tile = fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]
+        self.lds_k = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
+        self.lds_v = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
         self.thread = fx.Int32(gpu.thread_idx.x)
         self.wave = fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         self.lane = self.thread % 64
@@ -339,7 +340,7 @@ class Wave:
         return acc
 
     def epilogue(self, state):
-        """O = O^T / l, 4 consecutive columns a store; a row without visible keys gives 0."""
+        """O = O^T / l, V_COLS consecutive columns at a time; a row without visible keys gives 0."""
         _, _, l, acc = split_state(state)
         rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
         for n in range(Q_TILES):
@@ -448,8 +449,8 @@ def example(device, L_q=16384, L_kv=16384, heads=1, batch=1):
 
 def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
-    q, k, v = example("cpu", 1, 1, 1, 1)
-    launch(q, k, v, torch.empty_like(q), 1, 1, 1, 1, 1.0 / math.sqrt(HEAD_DIM))
+    q, k, v = example("cpu", 2, 2, 2, 2)
+    launch(q, k, v, torch.empty_like(q), 2, 2, 2, 2, 1.0 / math.sqrt(HEAD_DIM))
 
 
 def max_error(got, want):
@@ -460,7 +461,8 @@ def max_error(got, want):
 
 def main():
     """Checks a sample of query rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if torch.cuda.is_available() and torch.version.hip else None
+    on_rocm = torch.version.hip is not None and torch.cuda.is_available()
+    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if on_rocm else None
     if arch != TARGET:
         print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
         return 3
