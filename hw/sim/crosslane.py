@@ -11,7 +11,7 @@ from .errors import UnknownInstruction
 from .op import Op, make_op
 from .operands import Context, Operand, Reader, lane_mask, reader, scalar_reader, writer
 from .parse import Instruction
-from .state import LANES, VCC, Group
+from .state import LANES, VCC, Group, unpack_mask
 
 __all__ = ["decode_cross_lane", "dpp_enabled", "dpp_source"]
 
@@ -71,7 +71,8 @@ def dpp_source(ins: Instruction, ctx: Context, operand: Operand, read: Reader) -
 
     def permuted(g: Group) -> Any:
         value = np.broadcast_to(read(g), g.E.shape)[:, safe]
-        return np.where(outside | ~g.E[:, safe], value.dtype.type(0), value)
+        active = unpack_mask(g.EX)  # not g.E, which may be narrowed to the lanes that are written
+        return np.where(outside | ~active[:, safe], value.dtype.type(0), value)
 
     return permuted
 

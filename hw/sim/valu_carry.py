@@ -116,7 +116,7 @@ def _div_scale(ins: Instruction, ctx: Context, operands: list[Operand], kind: st
             (exp_d == 0, source * up, False),
             (
                 (np.abs(inverse) < tiny) & (np.abs(quotient) < tiny),
-                np.where(is_denominator, source * up, source),
+                np.where(is_denominator, source * down, source),
                 True,
             ),
             (np.abs(inverse) < tiny, source * down, False),
@@ -136,15 +136,22 @@ def _div_scale(ins: Instruction, ctx: Context, operands: list[Operand], kind: st
 
 
 def _div_fmas(ins: Instruction, ctx: Context, operands: list[Operand], kind: str) -> Op:
-    """a * b + c, scaled by 2^32 (2^64 for f64) where VCC says that v_div_scale scaled the numerator."""
+    """a * b + c, scaled back where VCC says that v_div_scale scaled one side only.
+
+    The factor is 2^64 (2^128 for f64) for a quotient c above 1 and its inverse below: with it the sequence that
+    compilers emit gives the nearest quotient at both ends of the range.
+    """
     put = writer(operands[0], kind)
     a, b, c = (reader(o, kind, ctx, ins) for o in operands[1:4])
     mask = lane_mask(_VCC)
-    dtype, function, scale = (np.float32, fma32, 2.0**32) if kind == "f32" else (np.float64, fma64, 2.0**64)
+    bias = 127 if kind == "f32" else 1023
+    dtype, function, scale = (np.float32, fma32, 2.0**64) if kind == "f32" else (np.float64, fma64, 2.0**128)
 
     def run(g: Group) -> None:
-        result = function(a(g), b(g), c(g))
-        put(g, np.where(mask(g), (result * dtype(scale)).astype(dtype), result))
+        addend = c(g)
+        result = function(a(g), b(g), addend)
+        factor = np.where(_exponent(np.asarray(addend), bias) > bias, dtype(scale), dtype(1 / scale))
+        put(g, np.where(mask(g), (result * factor).astype(dtype), result))
 
     return make_op(ins, run, "valu", [*operands[1:4], _VCC], operands[:1])
 
@@ -153,12 +160,13 @@ def _div_fixup(ins: Instruction, ctx: Context, operands: list[Operand], kind: st
     """The quotient (source 0), or what division by denominator (1) of numerator (2) gives in the special cases."""
     put = writer(operands[0], kind, keep_high=kind == "f16")
     q, d, n = (reader(o, kind, ctx, ins) for o in operands[1:4])
-    dtype = {"f32": np.float32, "f16": np.float16, "f64": np.float64}[kind]
+    dtype: Any = {"f32": np.float32, "f16": np.float16, "f64": np.float64}[kind]
 
     def run(g: Group) -> None:
         quotient, denominator, numerator = q(g), d(g), n(g)
         negative = np.signbit(denominator) ^ np.signbit(numerator)
-        signed = np.where(negative, -np.abs(quotient), np.abs(quotient))
+        size = np.where(np.isnan(quotient), dtype(np.inf), np.abs(quotient))  # the steps overflowed
+        signed = np.where(negative, -size, size)
         special = (
             np.isnan(denominator) | np.isnan(numerator) | np.isinf(denominator) | np.isinf(numerator)
             | (denominator == 0) | (numerator == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from closedform.hw.sim import Out, UnknownInstruction, parse_text, run
 from closedform.hw.sim.testing import kernel_text
 

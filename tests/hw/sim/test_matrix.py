@@ -13,6 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+
 from closedform.hw.sim import Out, UnknownInstruction, parse_text, run
 from closedform.hw.sim.testing import kernel_text
 

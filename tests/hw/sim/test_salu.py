@@ -63,7 +63,8 @@ def logic(width, function):
 
 BITWISE = {
     "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "andn2": lambda a, b: a & ~b,
-    "orn2": lambda a, b: a | ~b, "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b), "xnor": lambda a, b: ~(a ^ b),
+    "orn2": lambda a, b: a | ~b, "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
 }  # fmt: skip
 #: name -> (width of result, of a, of b, function to (result, SCC or None)).
 TWO = {
@@ -209,7 +210,11 @@ def test_compare(name, kind):
         ("s_cmov_b32 s12, s8", 32, lambda r: (r[0], None)),
         ("s_movk_i32 s12, 0x8001", 32, lambda r: (-32767, None)),
         ("s_cmovk_i32 s12, 0x7", 32, lambda r: (7, None)),
-        ("s_mov_b32 s12, s8\ns_cmp_eq_u32 0, 0\ns_addk_i32 s12, 0xfff0", 32, lambda r: (r[0] - 16, overflow(s32(r[0]) - 16))),
+        (
+            "s_mov_b32 s12, s8\ns_cmp_eq_u32 0, 0\ns_addk_i32 s12, 0xfff0",
+            32,
+            lambda r: (r[0] - 16, overflow(s32(r[0]) - 16)),
+        ),
         ("s_mov_b32 s12, s8\ns_mulk_i32 s12, 0x7", 32, lambda r: (r[0] * 7, None)),
         ("s_mov_b32 s12, s8\ns_bitset1_b32 s12, s10", 32, lambda r: (r[0] | 1 << (r[2] & 31), None)),
         ("s_mov_b32 s12, s8\ns_bitset0_b32 s12, s10", 32, lambda r: (r[0] & ~(1 << (r[2] & 31)), None)),
@@ -231,7 +236,9 @@ def test_special(text, width, oracle):
 )  # fmt: skip
 def test_saveexec(name, function):
     text = f"s_mov_b64 exec, s[10:11]\ns_{name}_saveexec_b64 s[12:13], s[8:9]\n"
-    text += "s_mov_b64 s[14:15], exec\ns_mov_b64 exec, -1\ns_xor_b64 s[12:13], s[12:13], s[14:15]\ns_cmp_lg_u64 s[14:15], 0"
+    text += (
+        "s_mov_b64 s[14:15], exec\ns_mov_b64 exec, -1\ns_xor_b64 s[12:13], s[12:13], s[14:15]\ns_cmp_lg_u64 s[14:15], 0"
+    )
 
     def oracle(row):
         source, active = row[0] | row[1] << 32, row[2] | row[3] << 32
@@ -243,5 +250,7 @@ def test_saveexec(name, function):
 
 def test_branches():
     for name, taken in (("scc0", 0), ("scc1", 1), ("vccz", 0), ("vccnz", 1), ("execz", 0), ("execnz", 1)):
-        text = f"s_mov_b64 vcc, exec\ns_cbranch_{name} .Lt\ns_mov_b32 s12, 1\ns_branch .Le\n.Lt:\ns_mov_b32 s12, 2\n.Le:"
+        text = (
+            f"s_mov_b64 vcc, exec\ns_cbranch_{name} .Lt\ns_mov_b32 s12, 1\ns_branch .Le\n.Lt:\ns_mov_b32 s12, 2\n.Le:"
+        )
         verify(name, text, 32, lambda row, t=taken: (2 if t else 1, None))

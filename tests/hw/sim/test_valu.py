@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from closedform.hw.sim import Out, parse_text, run
 from closedform.hw.sim.testing import kernel_text
 from closedform.hw.sim.valu_table import VALU
