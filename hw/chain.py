@@ -117,9 +117,7 @@ def chain_atoms(first: MFMAAtom, second: MFMAAtom, tiles: int) -> tuple[ChainSte
     return chain(first.c, second.b, tiles)
 
 
-def _keys_of_step(
-    c: FragmentMap, b: FragmentMap, registers: tuple[tuple[int, int], ...]
-) -> tuple[int, ...] | str:
+def _keys_of_step(c: FragmentMap, b: FragmentMap, registers: tuple[tuple[int, int], ...]) -> tuple[int, ...] | str:
     """Key of each k of one step, or what a lane would have to fetch from another."""
     rows = c.shape["m"]
     keys: dict[int, int] = {}

@@ -41,9 +41,7 @@ class DType:
         2
         """
         if self.bits % 8:
-            raise BadInput(
-                f"{self.name} has {self.bits} bits: not a whole number of bytes, count bits instead"
-            )
+            raise BadInput(f"{self.name} has {self.bits} bits: not a whole number of bytes, count bits instead")
         return self.bits // 8
 
     @property

@@ -66,9 +66,7 @@ class FragmentMap:
                 raise BadInput(f"fragment map {self.name}: {digit} has no values")
         for axis in self.axes:
             expected = 1
-            for digit in sorted(
-                (d for d in self.digits if d.axis == axis), key=lambda d: (d.stride, d.extent)
-            ):
+            for digit in sorted((d for d in self.digits if d.axis == axis), key=lambda d: (d.stride, d.extent)):
                 if digit.stride != expected:
                     raise BadInput(
                         f"fragment map {self.name}: axis {axis} is not tiled exactly: a digit of extent "
@@ -119,9 +117,7 @@ class FragmentMap:
         """(lane, element) that holds the matrix element at these coordinates; an axis left out counts 0."""
         unknown = sorted(set(coords) - set(self.axes))
         if unknown:
-            raise BadInput(
-                f"fragment map {self.name} has no axis {', '.join(unknown)}: its axes are {self.axes}"
-            )
+            raise BadInput(f"fragment map {self.name} has no axis {', '.join(unknown)}: its axes are {self.axes}")
         place: dict[str, Any] = {"lane": 0, "elem": 0}
         weight = {"lane": 1, "elem": 1}
         size = self.shape

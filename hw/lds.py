@@ -87,9 +87,7 @@ def lds_phases(hw: HardwareDescriptor, access: str, access_bytes: int) -> LdsPha
     (0, 1, 2, 3, 20, 21, 22, 23)
     """
     if access not in ("read", "write") or access_bytes not in (4, 8, 12, 16):
-        raise BadInput(
-            f"an LDS access is a read or write of 4, 8, 12 or 16 bytes a lane, not {access} {access_bytes}"
-        )
+        raise BadInput(f"an LDS access is a read or write of 4, 8, 12 or 16 bytes a lane, not {access} {access_bytes}")
     known = _known().get((hw.gfx, access, access_bytes))
     if known is not None:
         return known
@@ -109,7 +107,5 @@ def lds_cycles(hw: HardwareDescriptor, access: str, access_bytes: int, addresses
     phases = lds_phases(hw, access, access_bytes)
     expected = phases.cycles(addresses, access_bytes)
     others = [] if phases.source else [p for (_, _, width), p in _known().items() if width == access_bytes]
-    worst = max(
-        [expected, *(LdsPhases(phases.banks, p.groups, "").cycles(addresses, access_bytes) for p in others)]
-    )
+    worst = max([expected, *(LdsPhases(phases.banks, p.groups, "").cycles(addresses, access_bytes) for p in others)])
     return LdsCycles(expected, worst, len(phases.groups), phases.source)

@@ -13,9 +13,7 @@ __all__ = ["FACTS", "STATUSES", "read_facts"]
 FACTS = Path(__file__).parent / "facts"
 
 #: How well a fact is known, from a text that was read to a reading of ours.
-STATUSES = frozenset(
-    {"read", "observed", "measured", "computed", "secondhand", "inferred", "not stated", "printed"}
-)
+STATUSES = frozenset({"read", "observed", "measured", "computed", "secondhand", "inferred", "not stated", "printed"})
 
 
 def read_facts(file: str | Path, key: tuple[str, ...]) -> list[dict[str, str]]:

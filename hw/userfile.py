@@ -55,9 +55,7 @@ def load(path: Path) -> HardwareDescriptor:
             errors["gfx"] = f"gfx: unknown target {gfx!r}: {near_names(gfx, catalogue.targets())}"
         elif not errors.keys() & {"gfx", "base"}:
             errors["gfx"] = "gfx is missing: name the target, or a base"
-    values = {
-        field: value for field, (value, _) in known.items() if field in FIELD_KINDS and field != "atoms"
-    }
+    values = {field: value for field, (value, _) in known.items() if field in FIELD_KINDS and field != "atoms"}
     texts = [*errors.values(), *problems(values, FIELD_KINDS)]
     if texts:
         count = "1 error" if len(texts) == 1 else f"{len(texts)} errors"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
 from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from closedform.hw.errors import BadInput
 from numpy.typing import NDArray
+
+from closedform.hw.errors import BadInput
 
 __all__ = ["Array", "accumulator", "rounded"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
+
+import closedform
 from closedform.hw import catalogue
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
-from closedform.visitors.attention_formulas import PAPER
-
-import closedform
 from closedform.traffic import fused_bytes, savings, scores_bytes, streamed_bytes, unfused_bytes
+from closedform.visitors.attention_formulas import PAPER
 
 #: Section 3, the two descriptors of the listing.
 PAPER_GPUS = ("paper_a", "paper_b")
@@ -90,9 +90,7 @@ TABLE_2 = [
 
 
 @pytest.mark.parametrize(("d", "tile_kv", "tile_q", "registers", "feasible"), TABLE_2)
-def test_table_2_registers_and_verdicts(
-    d: int, tile_kv: int, tile_q: int, registers: int, feasible: bool
-) -> None:
+def test_table_2_registers_and_verdicts(d: int, tile_kv: int, tile_q: int, registers: int, feasible: bool) -> None:
     assert PAPER.tile_kv(lds_bytes=65536, d=d, elem_bytes=4, m=16).value == tile_kv
     assert PAPER.registers(u=tile_q // 16, d=d, t_KV=tile_kv, overhead=16).value == registers
     assert (registers <= 256) is feasible

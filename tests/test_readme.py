@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from closedform.hw import catalogue
 from closedform.visitors.compile import missing_dependency
 

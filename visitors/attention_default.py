@@ -1,9 +1,9 @@
 """The default model of attention: tiles for the kernels that are emitted.
 
 Order: (1) the atom, by rate and by LDS bytes per FLOP; (2) waves per SIMD, by type and head dim, which fixes the
-register budget and the LDS share; (3) the largest t_Q for which a useful t_KV fits; (4) t_KV, the smaller of the LDS and
-the register limit; (5) the compute units: where the grid leaves some idle, fewer waves or smaller t_Q, if the roofline
-of the whole grid gets shorter.
+register budget and the LDS share; (3) the largest t_Q for which a useful t_KV fits; (4) t_KV, the smaller of the LDS
+and the register limit; (5) the compute units: where the grid leaves some idle, smaller t_Q or fewer waves, if the
+roofline of the whole grid gets shorter.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ __all__ = ["Overrides", "derive_default"]
 WAVES = (4, 2, 1)
 #: Query rows of a wave, tried in this order; beyond 64 the LDS reads are already a quarter of the matrix time.
 TILE_Q = (64, 32, 16)
+#: Query rows below which the device is not filled with smaller tiles: a narrower atom doubles the LDS bytes per FLOP.
+FILL_TILE_Q = 32
 #: Keys of a step, tried in this order. Beyond 64 the two barriers of a step are a few percent of its matrix time, while
 #: scores and exponentials keep growing.
 USEFUL_TILE_KV = (64, 32, 16)
@@ -94,7 +96,7 @@ class _Model:
     # --- (2) occupancy ------------------------------------------------------------------------------------------------
 
     def _waves_per_simd(self) -> tuple[int, ...]:
-        """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128, then 1."""
+        """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128."""
         d_pad = round_up(self.op.d, alignment(self.atom, self.elem_bytes)[0])
         two = self.elem_bytes < 4 and d_pad <= TWO_WAVES_D and self.op.variant != "fma"
         return (2, 1) if two else (1,)
@@ -145,7 +147,8 @@ class _Model:
         d_align, align = alignment(atom, self.elem_bytes)
         d_pad = round_up(op.d, d_align)
         p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
-        groups = max(1, per_simd * hw.simds_per_cu // waves)
+        # A fixed t_KV may take the whole LDS: the occupancy is then what it leaves.
+        groups = max(1, per_simd * hw.simds_per_cu // waves) if self.fixed.tile_kv is None else 1
         share = DEFAULT.lds_share(
             lds_bytes=lds_share_bytes(hw, 1), workgroups_per_cu=groups, granule=hw.lds_granule_bytes
         )
@@ -269,7 +272,7 @@ class _Model:
         )
 
     def _smaller(self, first: _Candidate) -> Iterator[_Candidate]:
-        for tile_q in self._tile_q_choices():
+        for tile_q in (t for t in self._tile_q_choices() if t >= min(FILL_TILE_Q, first.tiles.tile_q)):
             for waves in WAVES if self.fixed.waves is None else (self.fixed.waves,):
                 if (tile_q, waves) == (first.tiles.tile_q, first.tiles.waves) or tile_q > first.tiles.tile_q:
                     continue
@@ -288,6 +291,7 @@ class _Model:
         if note:
             binding = "cus"
         row_limit = self._row_limit(c)
+        blocks = GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch)
         steps = (
             DEFAULT.d_pad(d=op.d, d_align=layout.d_align),
             c.lds_share,
@@ -299,7 +303,7 @@ class _Model:
             c.register_limit.binding() if binding == "registers" else c.register_limit,
             c.tile_kv,
             c.lds,
-            GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch),
+            blocks.binding() if binding == "cus" else blocks,
             GRID.rounds(blocks=c.grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=c.grid.workgroups_per_cu),
         )
         reason = self.atom_reason if tiles.atom == self.atom else f"t_Q={tiles.tile_q} fills no wider atom"

@@ -6,7 +6,7 @@ are 32-bit and per lane; a wave has 64 lanes, so a t x u tile of f32 takes t*u/6
 
 from __future__ import annotations
 
-from .formula import Formula, align_down, ceil_div, minimum, round_up
+from .formula import Formula, align_down, ceil_div, minimum
 
 __all__ = ["DEFAULT", "GRID", "PAPER"]
 
@@ -49,7 +49,7 @@ class DEFAULT:
         "head dim filled with zeros up to whole atoms and whole 16-byte accesses",
         "elements",
         OWN,
-        lambda d, d_align: round_up(d, d_align),
+        lambda d, d_align: ceil_div(d, d_align) * d_align,
     )
     lds_share = Formula(
         "LDS_share",

@@ -77,8 +77,8 @@ def derive_paper(op: Attention, hw: HardwareDescriptor) -> Derivation:
         items, registers.value, registers.value, 0, BUDGET, lds, hw.lds_max_per_workgroup_bytes, 1
     )
     notes = (
-        f"left out by the paper: {exponentials // 1024} KiB of exponentials in LDS beside {lds // 1024} KiB of K and V, "
-        f"{(lds + exponentials) / 1024:g} KiB of {hw.lds_bytes // 1024}",
+        f"left out by the paper: {exponentials // 1024} KiB of exponentials in LDS beside {lds // 1024} KiB of "
+        f"K and V, {(lds + exponentials) / 1024:g} KiB of {hw.lds_bytes // 1024}",
     )
     limits = {"tile_q_max": rows.value, "tile_kv_max": keys.value}
     tiles = AttentionTiles(rows.value, keys.value, 1, 1, op.d, atom)

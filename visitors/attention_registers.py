@@ -44,9 +44,10 @@ class StepShape:
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
 
-        Exponentials take the place of the scores as they are made; a part of them exists beside the scores: half of the
-        16-bit ones, an eighth of the f32 ones, which the next MFMA consumes unconverted. A thread loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
-        access has its own offset; `access` elements are what the alignment of a row allows.
+        Exponentials take the place of the scores as they are made; a part of them exists beside the scores: half of
+        the 16-bit ones, an eighth of the f32 ones, which the next MFMA consumes unconverted. A thread loads K in
+        16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each access has its own
+        offset; `access` elements are what the alignment of a row allows.
         """
         lanes, elem_bytes = self.lanes, self.elem_bytes
         packed = elem_bytes < 4

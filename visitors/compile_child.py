@@ -27,7 +27,8 @@ def main(source: str, output: str) -> None:
 
     jit_function.MlirCompiler.compile = classmethod(to_isa)
     spec = importlib.util.spec_from_file_location("emitted_kernel", source)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        sys.exit(f"{source} is no Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     try:

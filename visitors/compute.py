@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from closedform.hw.errors import BadInput
 from closedform.operators.attention import Attention, AttentionDevice
 from closedform.operators.gemm import Gemm, GemmDevice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+
 from closedform.operators.attention import (
     Attention,
     AttentionBlock,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+
 from closedform.operators.attention import AttentionStep, AttentionTiles, AttentionWave, ScoreAtom, ValueAtom
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.monoid import SoftmaxState, log2_scale, power

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.level import Level
 from closedform.operators.numerics import Array, accumulator

@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
+
 from closedform.hw.atoms import MFMAAtom, instructions
 from closedform.hw.errors import BadInput
 from closedform.hw.fragments import FragmentMap
 from closedform.operators.numerics import Array, accumulator
-from numpy.typing import NDArray
 
 __all__ = ["LANES", "mfma"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import Infeasible
+from closedform.hw.errors import Infeasible, InfeasibleError
 
 from .formula import FormulaValue
 
@@ -104,6 +104,13 @@ class Derivation:
     @property
     def feasible(self) -> bool:
         return self.infeasible is None
+
+    def require(self) -> tuple[Any, PredictedResources, GridVerdict]:
+        """Tiles, promised resources and grid verdict. Raises InfeasibleError where there are none."""
+        if self.infeasible is not None or self.resources is None or self.grid is None:
+            assert self.infeasible is not None, "a feasible derivation has tiles, resources and a grid"
+            raise InfeasibleError(self.infeasible)
+        return self.tiles, self.resources, self.grid
 
     def to_json(self) -> dict[str, Any]:
         """The public form: lengths in elements, sizes `_bytes`; formulas as printed by --explain."""

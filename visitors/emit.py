@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from closedform.hw.errors import BadInput, InfeasibleError
+from closedform.hw.errors import BadInput
 
 from .derivation import Derivation
 from .emit_attention import AttentionEmit
@@ -19,11 +19,10 @@ def emit_source(derivation: Derivation) -> str:
 
     Raises InfeasibleError without tiles, BadInput for the paper's model, which describes no kernel that fits the LDS.
     """
-    if derivation.infeasible is not None:
-        raise InfeasibleError(derivation.infeasible)
+    tiles, _, _ = derivation.require()
     if derivation.model != "default":
         raise BadInput(f"model {derivation.model!r} reproduces the paper's tables; kernels follow --model default")
-    return str(EmitVisitor(derivation).visit(derivation.op.tree(derivation.tiles)))
+    return str(EmitVisitor(derivation).visit(derivation.op.tree(tiles)))
 
 
 def kernel_name(derivation: Derivation) -> str:
@@ -31,9 +30,8 @@ def kernel_name(derivation: Derivation) -> str:
 
     Lengths, heads and batch are run-time arguments of the kernel and not part of it.
     """
-    if derivation.infeasible is not None:
-        raise InfeasibleError(derivation.infeasible)
-    op, tiles = derivation.op, derivation.tiles
+    tiles, _, _ = derivation.require()
+    op = derivation.op
     parts = [
         op.name,
         derivation.hw.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from closedform.hw.occupancy import waves_per_simd
 from closedform.operators.attention import (
     AttentionBlock,
     AttentionDevice,
@@ -59,9 +60,9 @@ class AttentionEmit(Visitor):
     """
 
     def __init__(self, derivation: Derivation) -> None:
-        op, tiles = derivation.op, derivation.tiles
-        self.derivation = derivation
-        self.op, self.tiles, self.hw = op, tiles, derivation.hw
+        self.tiles, self.resources, self.grid = derivation.require()
+        self.op, self.hw = derivation.op, derivation.hw
+        op, tiles = self.op, self.tiles
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
         self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
         self.packed = self.elem_bytes < 4
@@ -149,6 +150,10 @@ class AttentionEmit(Visitor):
     def _v_vectors(self) -> int:
         return -(-self._v_units // self.threads) * (self.layout.vec if self.packed else 1)
 
+    def _occupancy(self) -> int:
+        """Waves per SIMD with the promised registers, which the compiler is asked to keep."""
+        return waves_per_simd(self.hw, self.resources.arch_registers, self.resources.acc_registers)
+
     def _key_permutation(self) -> str:
         """LDS row of `key` as an expression, empty where keys stay in natural order."""
         if self.layout.is_identity:
@@ -165,11 +170,8 @@ class AttentionEmit(Visitor):
         return " | ".join(terms)
 
     def _header(self) -> str:
-        d, op, tiles = self.derivation, self.op, self.tiles
-        assert d.resources is not None and d.grid is not None
-        unified = (
-            "" if self.hw.vgpr_unified else f" ({d.resources.arch_registers} arch, {d.resources.acc_registers} acc)"
-        )
+        op, tiles, promised, grid = self.op, self.tiles, self.resources, self.grid
+        unified = "" if self.hw.vgpr_unified else f" ({promised.arch_registers} arch, {promised.acc_registers} acc)"
         how = {
             "chained": "S stays in registers: the second MFMA consumes the first one's result",
             "lds": "P goes through LDS between the two MFMAs",
@@ -180,7 +182,7 @@ class AttentionEmit(Visitor):
             [
                 (
                     "shape",
-                    f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d} (lengths are run-time)",
+                    f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
                 ),
                 ("types", f"{op.dtype} in and out, f32 accumulation"),
                 ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
@@ -190,12 +192,12 @@ class AttentionEmit(Visitor):
                 ),
                 (
                     "registers",
-                    f"at most {d.resources.registers} of {d.resources.register_budget} a lane{unified}, {tiles.waves_per_simd} wave(s) per SIMD",
+                    f"at most {promised.registers} of {promised.register_budget} a lane{unified}",
                 ),
-                ("LDS", f"{d.resources.lds_bytes} of {d.resources.lds_limit_bytes} bytes"),
+                ("LDS", f"{promised.lds_bytes} of {promised.lds_limit_bytes} bytes"),
                 (
                     "grid",
-                    f"{d.grid.grid[0]} x {d.grid.grid[1]} x {d.grid.grid[2]} workgroups, {d.grid.rounds} round(s) on {d.grid.num_cus} CUs",
+                    f"{' x '.join(map(str, grid.grid))} workgroups, {grid.rounds} round(s) on {grid.num_cus} CUs",
                 ),
                 ("emitted by", "closedform; needs flydsl and torch"),
             ],
@@ -223,7 +225,11 @@ class AttentionEmit(Visitor):
             ("TILE_Q", tiles.tile_q, "query rows of a wave"),
             ("TILE_KV", tiles.tile_kv, "keys of a step"),
             ("WAVES", tiles.waves, "waves of a workgroup"),
-            ("WAVES_PER_SIMD", tiles.waves_per_simd, "occupancy that the register budget aims at"),
+            (
+                "WAVES_PER_SIMD",
+                self._occupancy(),
+                "occupancy that the promised registers allow",
+            ),
             ("THREADS", f"WAVES * {self.hw.wavefront_size}", ""),
             (
                 "ATOM_M, ATOM_N, ATOM_K",

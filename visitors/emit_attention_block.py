@@ -63,7 +63,7 @@ def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
     `by_column`: V is read by column number (variant fma)."""
     key_row = f'''
         def k_row(key):
-            """LDS row of a key: the order that leaves each lane {"consecutive keys of V" if permuted else "its C rows"}."""
+            """LDS row of a key{": a lane's scores then belong to consecutive keys of V" if permuted else ""}."""
             return {permuted or "key"}
         '''
     v_place = (
@@ -95,7 +95,7 @@ def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
         piece(
             '''
             def k_place(row, chunk):
-                """LDS element of a 16-byte chunk of K: chunks of a row are XORed so that a column read has no conflict."""
+                """LDS element of a 16-byte chunk of K; chunks are XORed with the row against bank conflicts."""
                 return row * HEAD_DIM_PADDED + (chunk ^ ((row // SWIZZLE_ROWS) % SWIZZLE_CHUNKS)) * VEC
             '''
         ),

@@ -21,7 +21,7 @@ def softmax(convert: str) -> str:
         "bits": piece(
             '''
             def rounded(values):
-                """Non-negative f32 to bf16, nearest with ties away from zero: half an ulp is added, the high halves kept."""
+                """Non-negative f32 to bf16, nearest, ties away from zero: half an ulp is added, high halves kept."""
                 words = []
                 for low, high in zip(values[::2], values[1::2], strict=True):
                     low, high = (x.bitcast(fx.Int32) + 0x8000 for x in (low, high))
@@ -141,9 +141,9 @@ class Wave:
     def load_q(self):
         """Q stays in registers: operand B of the first product for every query tile and head-dim chunk."""
         rows, row_stride = self.query_rows(self.Q), fx.Int32(stride(self.Q, 2))
+        columns = [s * CHUNK + self.group * VEC for s in range(D_CHUNKS)]
         self.q = [
-            [load(rows, n * ATOM_N + self.column, row_stride, s * CHUNK + self.group * VEC, VEC) for s in range(D_CHUNKS)]
-            for n in range(Q_TILES)
+            [load(rows, n * ATOM_N + self.column, row_stride, col, VEC) for col in columns] for n in range(Q_TILES)
         ]
 
     def prologue(self):

@@ -42,6 +42,12 @@ def resources(sub_word: bool, guarded: bool) -> str:
                 return Vec.make_type(count, fx.Int32) if count > 1 else T.i32
             """
         ),
+        piece(
+            """
+            def chunk_of(parts):
+                return Vec.from_elements(parts, fx.Int32)
+            """
+        ),
         _NARROW if sub_word else "",
         piece(
             f'''
@@ -136,15 +142,49 @@ def operand() -> str:
     )
 
 
-def along_k(guarded: bool, masked: bool) -> str:
-    """An operand that is stored with k contiguous. `masked`: the tail has a width of its own."""
+_DIRECT = """
+            def direct_of(self, thread, wave, row_of):
+                \"\"\"Loads that bypass the registers: a wave fills 64 chunks in a row, so the source is swizzled.\"\"\"
+                self.direct_offsets, self.direct_places = [], []
+                for i in range(self.rows * ROW_CHUNKS // THREADS):
+                    unit = thread + i * THREADS
+                    row, chunk = unit // ROW_CHUNKS, unit % ROW_CHUNKS
+                    chunk = chunk ^ swizzle(row)
+                    self.direct_offsets.append(row_of(row) * fx.Int32(self.ld * ELEM_BYTES) + chunk * 16)
+                    self.direct_places.append(fx.Int32(self.place + i * THREADS * 4) + wave * 256)
+
+            def directs(self, tile, buffer):
+                \"\"\"Asynchronous loads of a whole tile into an LDS buffer, as functions.\"\"\"
+                source = self.source(tile)
+                pairs = zip(self.direct_offsets, self.direct_places)
+                return [(LOAD, 1, lambda o=o, p=p: load_direct(source, o, self.lds + (p + buffer))) for o, p in pairs]
+"""
+
+_LOAD_DIRECT = piece(
+    '''
+    def load_direct(source, offset, pointer):
+        """16 bytes a lane from memory to LDS, in lane order from `pointer`; counted by vmcnt, not tracked."""
+        zero = fx.Int32(0).ir_value()
+        size = fx.Int32(16).ir_value()
+        rocdl.raw_ptr_buffer_load_async_lds(source, pointer.llvm_ptr, size, offset.ir_value(), zero, zero)
+    '''
+)
+
+
+def along_k(guarded: bool, direct: bool) -> str:
+    """An operand that is stored with k contiguous. `direct`: whole tiles go to LDS without passing registers."""
+    direct_methods = _DIRECT.strip("\n") + "\n" if direct else ""
     store = (
-        "store_if(self.units[i] < self.rows * ROW_CHUNKS, value, pointer)" if guarded else "fx.ptr_store(value, pointer)"
+        "store_if(self.units[i] < self.rows * ROW_CHUNKS, value, pointer)"
+        if guarded
+        else "fx.ptr_store(value, pointer)"
     )
     keep = "\n                    self.units.append(unit)" if guarded else ""
     start = "\n                self.units = []" if guarded else ""
-    return piece(
-        f'''
+    return join(
+        _LOAD_DIRECT if direct else "",
+        piece(
+            f'''
         class AlongK(Operand):
             """An operand whose k is contiguous in memory: a thread loads 16-byte chunks of its rows."""
 
@@ -166,35 +206,128 @@ def along_k(guarded: bool, masked: bool) -> str:
                 k = fx.Int64(tile) * TILE_K
                 return resource(self.address + k * ELEM_BYTES, (self.before + self.K - k) * ELEM_BYTES)
 
-            def fetch(self, tile):
-                """This thread's chunks of a whole tile, as one list of words."""
+            def loads(self, tile, tail):
+                """This thread's chunks of a tile, as functions; in the partial last tile what lies past K is 0."""
                 source = self.source(tile)
-                return [
-                    Vec.from_elements(load(source, [o + b for b in range(0, 16, self.access)], self.access), fx.Int32)
-                    for o in self.offsets
+                if not tail:
+                    offsets = [[o + b for b in range(0, 16, self.access)] for o in self.offsets]
+                    return [(LOAD, len(o), lambda o=o: chunk_of(load(source, o, self.access))) for o in offsets]
+                left = fx.Int32((self.K - fx.Int64(tile) * TILE_K) * ELEM_BYTES)
+                offsets = [
+                    [(c * 16 + b < left).select(o + b, fx.Int32(OUT_OF_RANGE)) for b in range(0, 16, self.tail)]
+                    for o, c in zip(self.offsets, self.chunks)
                 ]
+                return [(LOAD, len(o), lambda o=o: chunk_of(load(source, o, self.tail))) for o in offsets]
 
-            def fetch_tail(self, tile):
-                """The same for the last, partial tile: what lies past K is 0."""
-                source, bytes_left = self.source(tile), fx.Int32((self.K - fx.Int64(tile) * TILE_K) * ELEM_BYTES)
-                out = []
-                for offset, chunk in zip(self.offsets, self.chunks):
-                    offsets = [
-                        (chunk * 16 + b < bytes_left).select(offset + b, fx.Int32(OUT_OF_RANGE))
-                        for b in range(0, 16, self.tail)
-                    ]
-                    out.append(Vec.from_elements(load(source, offsets, self.tail), fx.Int32))
-                return out
+{direct_methods}
+            def writes(self, buffer, chunks):
+                """The same chunks to an LDS buffer."""
+                return [(WRITE, 1, lambda i=i, chunk=chunk: self.write(buffer, i, chunk)) for i, chunk in enumerate(chunks)]
 
-            def store(self, buffer, i, chunk):
-                """Chunk i of this thread to an LDS buffer."""
+            def write(self, buffer, i, chunk):
                 pointer = self.lds + (self.places[i] + buffer) + fx.Int32(self.place)
                 value = chunk.ir_value()
                 {store}
-        '''
+            '''
+        ),
     )
 
 
 def along_rows(elem_bytes: int, guarded: bool) -> str:
     """An operand that is stored with its rows contiguous: a thread transposes blocks of k x rows."""
-    return ""
+    store = (
+        "store_if(self.units[i] < self.rows // self.width * ROW_CHUNKS, value, pointer)"
+        if guarded
+        else "fx.ptr_store(value, pointer)"
+    )
+    keep = "\n                    self.units.append(unit)" if guarded else ""
+    start = "\n                self.units = []" if guarded else ""
+    return join(
+        piece(_TRANSPOSE[elem_bytes]),
+        piece(
+            f'''
+            class AlongRows(Operand):
+                """An operand whose rows are contiguous in memory: a thread loads VEC lines of k for `width` of its rows
+                and transposes them in registers, so that the image in LDS is the same as of an operand along k.
+                """
+
+                def source_of(self, tensor, batch, first, count, K, thread, width, image_row):
+                    self.ld, self.K, self.width = stride(tensor, 1), fx.Int64(K), width
+                    start = batch * stride(tensor, 0) + fx.Int64(first)
+                    self.address = address_of(tensor) + start * ELEM_BYTES
+                    self.count = fx.Int64(count - first)
+                    self.offsets, self.places = [], []{start}
+                    line = fx.Int32(self.ld * ELEM_BYTES)
+                    across = self.rows // width
+                    for i in range(ceil_div(across * ROW_CHUNKS, THREADS)):
+                        unit = thread + i * THREADS
+                        row, chunk = unit % across * width, unit // across
+                        self.offsets += [(chunk * VEC + e) * line + row * ELEM_BYTES for e in range(VEC)]
+                        rows = [image_row(row + j) for j in range(width)]
+                        self.places.append([r * ROW_WORDS + (chunk ^ swizzle(r)) * 4 for r in rows]){keep}
+
+                def source(self, tile):
+                    k = fx.Int64(tile) * TILE_K
+                    extent = (self.K - k - 1) * self.ld + self.count
+                    return resource(self.address + k * self.ld * ELEM_BYTES, (self.K > k).select(extent, fx.Int64(0)) * ELEM_BYTES)
+
+                def loads(self, tile, tail):
+                    """This thread's lines of a tile, as functions; lines past K lie past the extent and give 0."""
+                    source, bytes_wide = self.source(tile), self.width * ELEM_BYTES
+                    return [(LOAD, 1, lambda o=o: chunk_of(load(source, [o], bytes_wide))) for o in self.offsets]
+
+                def writes(self, buffer, lines):
+                    """The same rows to an LDS buffer, transposed."""
+                    out = []
+                    for i, places in enumerate(self.places):
+                        mine = lines[i * VEC : (i + 1) * VEC]
+                        for j, place in enumerate(places):
+                            out.append((WRITE, 1, lambda i=i, m=mine, j=j, p=place: self.write(buffer, i, m, j, p)))
+                    return out
+
+                def write(self, buffer, i, lines, j, place):
+                    pointer = self.lds + (place + buffer) + fx.Int32(self.place)
+                    value = Vec.from_elements(transposed(lines, j), fx.Int32).ir_value()
+                    {store}
+            '''
+        ),
+    )
+
+
+_TRANSPOSE = {
+    8: '''
+    def transposed(lines, j):
+        """Words of row j: one element of every line."""
+        return [line[2 * j + half] for line in lines for half in range(2)]
+    ''',
+    4: '''
+    def transposed(lines, j):
+        """Words of row j: one element of every line."""
+        return [line[j] for line in lines]
+    ''',
+    2: '''
+    def transposed(lines, j):
+        """Words of row j: one element of every line, two lines a word."""
+        select = 0x07060302 if j % 2 else 0x05040100
+        words = [fx.Int32(line[j // 2]) for line in lines]
+        return [permuted(words[e + 1], words[e], select) for e in range(0, VEC, 2)]
+
+
+    def permuted(high, low, select):
+        """Four of the eight bytes of two words."""
+        return fx.Int32(rocdl.perm_b32(high, low, select))
+    ''',
+    1: '''
+    def transposed(lines, j):
+        """Words of row j: one element of every line, four lines a word."""
+        pair, half = (0x07030602 if j % 4 > 1 else 0x05010400), (0x07060302 if j % 2 else 0x05040100)
+        words = [fx.Int32(line[j // 4]) for line in lines]
+        pairs = [permuted(words[e + 1], words[e], pair) for e in range(0, VEC, 2)]
+        return [permuted(pairs[e + 1], pairs[e], half) for e in range(0, VEC // 2, 2)]
+
+
+    def permuted(high, low, select):
+        """Four of the eight bytes of two words."""
+        return fx.Int32(rocdl.perm_b32(high, low, select))
+    ''',
+}

@@ -65,9 +65,8 @@ class FeasibilityVisitor(Visitor):
         """The derivation with the capacities met on the way down; the first one that does not hold forbids it."""
         if derivation.tiles is None:
             return derivation
-        assert derivation.resources is not None
-        self.resources = derivation.resources
-        (block,) = derivation.op.tree(derivation.tiles).interior()
+        tiles, self.resources, _ = derivation.require()
+        (block,) = derivation.op.tree(tiles).interior()
         checks = tuple(self.visit(block))
         broken = next((check for check in checks if not check.ok), None)
         if broken is None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from closedform.hw import catalogue
-from closedform.operators.attention import Attention
 
 from closedform.bench import Timing, bench_attention, buffer_sets, launch_times_us
 from closedform.device import detect
+from closedform.hw import catalogue
+from closedform.operators.attention import Attention
 from closedform.traffic import attention_flops, fused_bytes
 
 

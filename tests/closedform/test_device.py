@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from closedform.hw import catalogue
-from closedform.hw.errors import NoDevice
 
 from closedform.device import Device, detect, launch_device, parse_topology
+from closedform.hw import catalogue
+from closedform.hw.errors import NoDevice
 
 GPUS = [name for name in catalogue.names() if not name.startswith("paper_")]
 VERSIONS = {"gfx908": 90008, "gfx90a": 90010, "gfx942": 90402, "gfx950": 90500}

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from closedform.hw.errors import BadInput, InfeasibleError
-from closedform.operators.attention import Attention
-from closedform.visitors.compile import missing_dependency
 
 import closedform
 from closedform.emission import PromiseBroken, broken_promises, emit_to
+from closedform.hw.errors import BadInput, InfeasibleError
+from closedform.operators.attention import Attention
+from closedform.visitors.compile import missing_dependency
 
 OP = Attention(300, 300, 64, dtype="f16")
 needs_compiler = pytest.mark.skipif(missing_dependency() is not None, reason=str(missing_dependency()))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import Result
-from closedform.hw import catalogue
-from closedform.operators.attention import Attention
-from closedform.operators.gemm import Gemm
 
 import closedform
 from closedform.explain import WIDTH, explanation, summary
+from closedform.hw import catalogue
+from closedform.operators.attention import Attention
+from closedform.operators.gemm import Gemm
 
 Run = Callable[..., Result]
 

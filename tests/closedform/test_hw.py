@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+
 from closedform.hw import catalogue
 
 Run = Callable[..., Result]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from closedform.hw import catalogue
-from closedform.hw.errors import BadInput
 from jsonschema import Draft202012Validator
 
 from closedform.bench import Timing
+from closedform.hw import catalogue
+from closedform.hw.errors import BadInput
 from closedform.schemas import names, schema
 
 RunJson = Callable[..., Any]

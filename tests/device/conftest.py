@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import NoDevice
 
 from closedform.device import launch_device
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import NoDevice
 
 
 @pytest.fixture(scope="session")

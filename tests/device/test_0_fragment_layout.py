@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from closedform.bench import load_kernel
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.visitors.emit_layout_probe import emit_layout_probe
 from closedform.visitors.layout_probe import pack, probe_matrices, unpack_integers
-
-from closedform.bench import load_kernel
 
 pytestmark = pytest.mark.device
 

@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from closedform.hw.descriptor import HardwareDescriptor
-from closedform.operators.attention import DTYPES, VARIANTS, Attention
 
 import closedform
 from closedform.bench import bench_attention, load_kernel
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.operators.attention import DTYPES, VARIANTS, Attention
 
 pytestmark = pytest.mark.device
 
@@ -67,9 +67,7 @@ def test_both_atoms(gpu: HardwareDescriptor, tmp_path: Path, atom: str, dtype: s
 
 
 @pytest.mark.parametrize(("dtype", "logit"), [("f32", -1e5), ("f16", -1e5), ("bf16", -1e5), ("f32", -1e35)])
-def test_very_negative_logits_are_not_lost(
-    gpu: HardwareDescriptor, tmp_path: Path, dtype: str, logit: float
-) -> None:
+def test_very_negative_logits_are_not_lost(gpu: HardwareDescriptor, tmp_path: Path, dtype: str, logit: float) -> None:
     """All logits far below zero: no finite stand-in for -inf may hide them, the result is the mean of V."""
     import torch
 

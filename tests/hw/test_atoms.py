@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+
 from closedform.hw import BadInput, get
 from closedform.hw import atoms as atoms_module
 from closedform.hw.atoms import instructions
@@ -13,10 +14,7 @@ ATOMS = [atom for gfx in COUNTS for atom in instructions(gfx, gfx == "gfx908")]
 
 @pytest.mark.parametrize(("gfx", "count"), COUNTS.items())
 def test_every_dense_instruction_is_there(gfx, count):
-    rows = {
-        (a.instruction, a.cycles, a.map_a, a.dtype_a.family, a.dtype_b.family)
-        for a in instructions(gfx, False)
-    }
+    rows = {(a.instruction, a.cycles, a.map_a, a.dtype_a.family, a.dtype_b.family) for a in instructions(gfx, False)}
     folded = {(i, c, m) if "f8f6f4" in i else (i, c, m, a, b) for i, c, m, a, b in rows}
     # fp6 and fp4 of one f8f6f4 shape share cycles and map, and have a row of their own for the registers.
     assert len(folded) + (4 if gfx == "gfx950" else 0) == count
@@ -41,9 +39,7 @@ def test_numbers_of_an_atom_agree_with_each_other(atom):
     assert atom.source
     assert atom.emit in ("atom", "rocdl", None)
     assert bool(atom.emit_reason) == (atom.emit is None)
-    assert (
-        bool(atom.emit_source) == bool(atom.rocdl_op) == bool(atom.rocdl_operand) == (atom.emit is not None)
-    )
+    assert bool(atom.emit_source) == bool(atom.rocdl_op) == bool(atom.rocdl_operand) == (atom.emit is not None)
     assert atom.emit is None or atom.blocks == 1
 
 
@@ -81,9 +77,7 @@ def test_one_mnemonic_takes_several_types(name, registers, rate):
 def test_what_is_offered_for_emission():
     """The single-block shapes by type and target; the f32 and 16-bit ones of FlyDSL's atom everywhere."""
     for gpu in ("mi100", "mi210", "mi300x", "mi355x"):
-        shapes = {
-            name: {(a.m, a.n, a.k) for a in get(gpu).atoms_for(name)} for name in ("f32", "f16", "bf16")
-        }
+        shapes = {name: {(a.m, a.n, a.k) for a in get(gpu).atoms_for(name)} for name in ("f32", "f16", "bf16")}
         assert {(16, 16, 4), (32, 32, 2)} <= shapes["f32"]
         assert {(16, 16, 16), (32, 32, 8)} <= shapes["f16"]
         assert shapes["bf16"]

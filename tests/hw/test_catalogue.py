@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+
 from closedform.hw import BadInput, catalogue, find, get, names, targets
 from closedform.hw.tables import read_facts
 
@@ -156,9 +157,9 @@ def test_unknown_instruction_suggests_near_ones():
     with pytest.raises(BadInput, match="did you mean v_mfma_f32_16x16x4f32"):
         get("mi100").atom("v_mfma_f32_16x16x4_f32")
     with pytest.raises(BadInput, match="needs its type: 4 atoms match"):
-        dataclasses.replace(
-            get("mi355x"), atoms=get("mi355x").atoms_for("fp8", emittable=False)[:1] * 4
-        ).atom("v_mfma_f32_16x16x128_f8f6f4")
+        dataclasses.replace(get("mi355x"), atoms=get("mi355x").atoms_for("fp8", emittable=False)[:1] * 4).atom(
+            "v_mfma_f32_16x16x128_f8f6f4"
+        )
 
 
 @pytest.mark.parametrize("name", ["mi300", "MI300Y", "h100", ""])

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import sympy
+
 from closedform.hw import FragmentMap, Infeasible, chain_atoms, get, tiles_per_group
 from closedform.hw.chain import ChainStep, chain
 from closedform.hw.errors import BadInput
@@ -93,9 +94,7 @@ def test_keys_of_known_steps():
     """32x32x8: 8 keys in order; 16x16x4 f32: every fourth key; 16x16x32: 4 keys of each of two tiles."""
     mi300x, mi355x = get("mi300x"), get("mi355x")
     f16 = mi300x.atom("v_mfma_f32_32x32x8_f16")
-    assert [s.key_of_k for s in chain_atoms(f16, f16, 1)] == [
-        tuple(range(8 * s, 8 * s + 8)) for s in range(4)
-    ]
+    assert [s.key_of_k for s in chain_atoms(f16, f16, 1)] == [tuple(range(8 * s, 8 * s + 8)) for s in range(4)]
     f32 = mi300x.atom("v_mfma_f32_16x16x4_f32")
     assert [s.key_of_k for s in chain_atoms(f32, f32, 1)] == [(s, s + 4, s + 8, s + 12) for s in range(4)]
     wide = mi355x.atom("v_mfma_f32_16x16x32_bf16")

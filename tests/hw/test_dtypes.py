@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from closedform.hw import BadInput, dtype
 from closedform.hw.dtypes import ALIASES, DTYPES
 

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
 from closedform.hw import BadInput, Digit, FragmentMap
 from closedform.hw.atoms import instructions
 from closedform.hw.fragments import fragment_map, parse_digits
-from hypothesis import given
-from hypothesis import strategies as st
 
 TARGETS = ("gfx908", "gfx90a", "gfx942", "gfx950")
 MAPS = sorted(
@@ -68,9 +69,7 @@ def test_f64_and_f32_of_one_shape_have_different_c_maps():
     assert f32.coords(17, 2) == {"m": 6, "n": 1, "block": 0}
     assert f64.coords(17, 2) == {"m": 9, "n": 1, "block": 0}
     for gfx in TARGETS[1:]:
-        by_type = {
-            atom.dtype_a.name: atom.c for atom in instructions(gfx, False) if atom.blocks == 1 and atom.k == 4
-        }
+        by_type = {atom.dtype_a.name: atom.c for atom in instructions(gfx, False) if atom.blocks == 1 and atom.k == 4}
         assert by_type["f64"].shape == by_type["f32"].shape or by_type["f32"].shape["m"] == 32
         assert by_type["f64"] == f64
 
@@ -139,9 +138,7 @@ def test_any_tiling_of_the_axes_is_a_bijection(fragment):
     table = fragment.table()
     lane, elem = fragment.owner(**table)
     full = table["m"].shape
-    assert np.array_equal(
-        np.broadcast_to(lane, full), np.broadcast_to(np.arange(fragment.lanes)[:, None], full)
-    )
+    assert np.array_equal(np.broadcast_to(lane, full), np.broadcast_to(np.arange(fragment.lanes)[:, None], full))
     assert np.array_equal(np.broadcast_to(elem, full), np.broadcast_to(np.arange(fragment.elements), full))
 
 
@@ -157,7 +154,5 @@ def test_a_changed_stride_is_refused_or_is_another_bijection(fragment, data):
         changed = FragmentMap("changed", AXES, tuple(digits))
     except BadInput:
         return
-    seen = {
-        tuple(changed.coords(x, e).values()) for x in range(changed.lanes) for e in range(changed.elements)
-    }
+    seen = {tuple(changed.coords(x, e).values()) for x in range(changed.lanes) for e in range(changed.elements)}
     assert len(seen) == changed.lanes * changed.elements

@@ -21,9 +21,7 @@ def test_a_descriptor_loads_fast():
         "start = time.process_time(); hw.get('mi355x'); print(time.process_time() - start)"
     )
     runs = [
-        float(
-            subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        )
+        float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)
     ]
     assert min(runs) < 0.015

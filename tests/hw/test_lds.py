@@ -1,9 +1,10 @@
 """LDS phases and bank conflicts."""
 
 import pytest
-from closedform.hw import BadInput, get, lds_cycles, lds_phases, names
 from hypothesis import given
 from hypothesis import strategies as st
+
+from closedform.hw import BadInput, get, lds_cycles, lds_phases, names
 
 KINDS = [(access, width) for access in ("read", "write") for width in (4, 8, 12, 16)]
 
@@ -68,9 +69,7 @@ def test_an_assumed_grouping_reports_the_worst_one_too():
     assert strided.worst >= strided.expected
 
 
-@given(
-    st.sampled_from(names()), st.sampled_from(KINDS), st.lists(st.integers(0, 4095), min_size=64, max_size=64)
-)
+@given(st.sampled_from(names()), st.sampled_from(KINDS), st.lists(st.integers(0, 4095), min_size=64, max_size=64))
 def test_cycles_lie_between_none_and_full_serialisation(name, kind, words):
     access, width = kind
     found = lds_cycles(get(name), access, width, [4 * word for word in words])

@@ -1,6 +1,9 @@
 """Occupancy against the step tables that LLVM 22 was observed to follow, and the named cases."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from closedform.hw import (
     BadInput,
     get,
@@ -13,8 +16,6 @@ from closedform.hw import (
     waves_per_simd,
     workgroups_per_cu,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 UNIFIED = ("mi210", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x")
 #: Most registers with which that many waves run on a SIMD (LLVM 22.1.8).

@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+
 from closedform.hw import BadInput
 from closedform.hw.tables import FACTS, STATUSES, read_facts
 
@@ -51,9 +52,7 @@ def test_malformed_tables_are_refused(tmp_path, text, message):
 
 def test_well_formed_table_is_read(tmp_path):
     path = written(tmp_path, 'name,value,source,status\na,"1, 2",s,read\n')
-    assert read_facts(path, key=("name",)) == [
-        {"name": "a", "value": "1, 2", "source": "s", "status": "read"}
-    ]
+    assert read_facts(path, key=("name",)) == [{"name": "a", "value": "1, 2", "source": "s", "status": "read"}]
 
 
 def test_tables_are_the_known_ones_and_have_unix_line_ends():

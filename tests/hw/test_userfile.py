@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from closedform.hw import BadInput, find, get, load_file
 
 WHOLE = {

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from closedform.hw.dtypes import dtype
 from closedform.operators.accuracy import compare, error_bound, relative_error
 from closedform.operators.attention import Attention

@@ -4,6 +4,7 @@ from math import lcm
 
 import numpy as np
 import pytest
+
 from closedform.hw import catalogue, fragments
 from closedform.hw.chain import chain_atoms
 from closedform.hw.errors import BadInput

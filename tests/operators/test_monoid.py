@@ -1,8 +1,9 @@
 import numpy as np
-from closedform.operators.monoid import LOG2_E, SoftmaxState, log2_scale, power
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+
+from closedform.operators.monoid import LOG2_E, SoftmaxState, log2_scale, power
 
 C = log2_scale(0.125)
 logits = st.floats(-100, 100, width=32) | st.just(-np.inf)

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.operators.numerics import accumulator, rounded
-from hypothesis import given
-from hypothesis import strategies as st
 
 words = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50)
 

@@ -4,6 +4,9 @@ from itertools import product
 from types import GeneratorType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
 from closedform.operators import attention, gemm
@@ -11,8 +14,6 @@ from closedform.operators.attention import Attention, AttentionTiles, ScoreAtom,
 from closedform.operators.gemm import Gemm, GemmTiles
 from closedform.operators.level import Level
 from closedform.operators.policy import Pad
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def atom(instruction, gpu="mi300x"):

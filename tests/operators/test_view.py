@@ -1,9 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from closedform.hw.errors import BadInput
 from closedform.operators.level import Level, level
 from closedform.operators.view import View, Window
-from hypothesis import given
-from hypothesis import strategies as st
 
 lengths = st.integers(1, 2000)
 

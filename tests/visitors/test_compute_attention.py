@@ -4,14 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from closedform.hw import catalogue
 from closedform.operators.accuracy import compare, relative_error
 from closedform.operators.attention import DTYPES, VARIANTS, Attention, AttentionTiles
 from closedform.operators.level import Level
 from closedform.operators.reference import reference
 from closedform.visitors.compute import ComputeVisitor, input_shapes
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 GPUS = ("mi100", "mi210", "mi300x", "mi350x")
 ATOMS = {

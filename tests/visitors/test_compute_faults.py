@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from closedform.hw import catalogue, fragments
 from closedform.hw.errors import BadInput, ClosedformError
 from closedform.operators.accuracy import compare

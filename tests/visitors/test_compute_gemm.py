@@ -4,14 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from closedform.hw import catalogue
 from closedform.operators.accuracy import compare
 from closedform.operators.gemm import DTYPES, LAYOUTS, Gemm, GemmTiles
 from closedform.operators.level import Level
 from closedform.operators.reference import reference
 from closedform.visitors.compute import ComputeVisitor, input_shapes
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 GPUS = ("mi100", "mi210", "mi300x", "mi350x")
 ATOMS = {
@@ -48,9 +49,7 @@ def problems(draw, longest):
     )
     wave_m, wave_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]))
     parts = [draw(st.integers(1, 2)) for _ in "MNK"]
-    tiles = GemmTiles(
-        atom.m * wave_m * parts[0], atom.n * wave_n * parts[1], atom.k * parts[2], wave_m, wave_n, atom
-    )
+    tiles = GemmTiles(atom.m * wave_m * parts[0], atom.n * wave_n * parts[1], atom.k * parts[2], wave_m, wave_n, atom)
     return op, tiles, draw(st.integers(0, 2**32))
 
 

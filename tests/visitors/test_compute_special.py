@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from closedform.hw import catalogue
 from closedform.hw.dtypes import dtype
 from closedform.operators.accuracy import compare, relative_error

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+
 from closedform.hw import catalogue
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import DTYPES
@@ -14,9 +15,7 @@ from closedform.visitors.emit_layout_probe import emit_layout_probe
 from closedform.visitors.layout_probe import encode, pack, probe_matrices, unpack_integers
 
 #: One GPU of every target.
-TARGETS = {
-    catalogue.get(name).gfx: name for name in reversed(catalogue.names()) if not name.startswith("paper")
-}
+TARGETS = {catalogue.get(name).gfx: name for name in reversed(catalogue.names()) if not name.startswith("paper")}
 OFFERED = [atom for name in TARGETS.values() for atom in catalogue.get(name).atoms if atom.emit]
 
 
