@@ -181,7 +181,8 @@ def _select(ins: Instruction, ctx: Context, operands: list[Operand]) -> Op:
             put(g, chosen)
             g.E, g.full = lanes, full
 
-    return make_op(ins, run, "valu", [*operands[1:3], mask_operand], operands[:1])
+    values = {row: tuple(operands[0].rows) for o in operands[1:3] for row in o.rows}
+    return make_op(ins, run, "valu", [*operands[1:3], mask_operand], operands[:1], soft=values)
 
 
 def _permlane_swap(ins: Instruction, operands: list[Operand], width: int) -> Op:
@@ -196,7 +197,7 @@ def _permlane_swap(ins: Instruction, operands: list[Operand], width: int) -> Op:
         g.V[first][:, upper] = np.where(on_a, b, a)
         g.V[second][:, lower] = np.where(on_b, a, b)
 
-    return make_op(ins, run, "valu", operands, operands)
+    return make_op(ins, run, "valu", operands, operands, soft={})
 
 
 def _swap(ins: Instruction, operands: list[Operand]) -> Op:
@@ -207,7 +208,7 @@ def _swap(ins: Instruction, operands: list[Operand]) -> Op:
         np.copyto(g.V[first], b, where=g.E)
         np.copyto(g.V[second], a, where=g.E)
 
-    return make_op(ins, run, "valu", operands, operands)
+    return make_op(ins, run, "valu", operands, operands, soft={})
 
 
 def _mask_count(ins: Instruction, ctx: Context, operands: list[Operand], low: bool) -> Op:

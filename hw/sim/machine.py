@@ -189,7 +189,7 @@ class Machine:
             if row >= SCALAR:
                 bad = ~g.scalar_known[row - SCALAR]
                 name = self.register_name(row)
-                self.reporter.add("uninitialised-register", op.ins, g, bad, f"{name} was never written")
+                self.reporter.add("uninitialised-register", op.ins, g, bad, f"{name} holds nothing defined")
                 continue
             lanes = ~g.vector_known[row] & (np.uint64(0xFFFFFFFFFFFFFFFF) if op.whole else g.EX)
             if lanes.any():
@@ -198,7 +198,7 @@ class Machine:
                     op.ins,
                     g,
                     unpack_mask(lanes),
-                    f"{self.register_name(row)} was never written",
+                    f"{self.register_name(row)} holds nothing defined",
                 )
         if op.kind not in ("vmem", "lds", "smem", "scratch"):
             for row in op.writes & g.hot:
@@ -241,7 +241,7 @@ class Machine:
         bad = (g.vector_known[row] >> lanes.astype(np.uint64)) & np.uint64(1) == 0
         if bad.any():
             self.reporter.add(
-                "uninitialised-register", ins, g, bad, f"{self.register_name(row)} was never written there"
+                "uninitialised-register", ins, g, bad, f"{self.register_name(row)} holds nothing defined there"
             )
 
     def register_name(self, row: int) -> str:

@@ -17,8 +17,10 @@ class Op:
     """`kind` groups instructions for the counts; `reads` and `writes` are rows as in the sets of a Group.
 
     `flow` is empty for straight-line operations and names what the scheduler has to do otherwise.
-    `soft` lists sources that may be unwritten as long as nobody looks at what comes of them: compilers copy
-    undefined registers and add undefined upper halves. The written rows that depend on such a source become unwritten.
+    `soft` lists sources that may be unwritten as long as nobody looks at what comes of them, since compilers feed
+    undefined registers to operations whose result, or the half concerned, goes unused. The written rows that depend on
+    such a source count as unwritten in turn. Vector arithmetic is soft; addresses, stored data, matrix operands,
+    lane masks and scalars are not.
     """
 
     ins: Instruction
@@ -69,4 +71,6 @@ def make_op(
     """An Op whose register sets come from its operands."""
     reads = extra_reads.union(*(o.rows for o in sources)) - _EXEC_ROWS
     writes = extra_writes.union(*(o.rows for o in targets)) - _EXEC_ROWS
+    if kind == "valu" and soft is None and all(row < SCALAR for row in writes):
+        soft = {row: tuple(writes) for row in reads}
     return Op(ins, run, kind, reads, writes, reads | writes, whole, flow, target, clocks, soft or {})

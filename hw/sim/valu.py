@@ -130,7 +130,10 @@ def _plain(
     if dpp is not None:
         run = dpp(run)
     clocks = 16 if name in CLOCKS16 else 8 if kind == "f64" and ctx.target == "gfx908" else 4
-    soft = copies(sources[0], target) if name in _COPIES else halves(sources, target) if name in _CARRY_UP else {}
+    soft = copies(sources[0], target) if name in _COPIES else None
+    if name in _CARRY_UP:
+        whole = {row: tuple(target.rows) for source in sources for row in source.rows}
+        soft = {**whole, **halves([s for s in sources if len(s.rows) == 2], target)}
     return make_op(ins, run, "valu", sources, [target], clocks=clocks, soft=soft)
 
 

@@ -69,6 +69,11 @@ def _sum(ins: Instruction, ctx: Context, operands: list[Operand], sign_a: int, s
     return make_op(ins, run, "valu", sources, operands[:2])
 
 
+def _all(sources: list[Operand], target: Operand) -> dict[int, tuple[int, ...]]:
+    """Soft sources that reach the whole result."""
+    return {row: tuple(target.rows) for source in sources for row in source.rows}
+
+
 def _mad64(ins: Instruction, ctx: Context, operands: list[Operand], sign: str) -> Op:
     put = writer(operands[0], f"{sign}64")
     a, b = (reader(o, f"{sign}32", ctx, ins) for o in operands[2:4])
@@ -83,7 +88,15 @@ def _mad64(ins: Instruction, ctx: Context, operands: list[Operand], sign: str) -
         put(g, np.broadcast_to(total, g.E.shape))
         g.set_scalar64(row, pack_mask(np.logical_and(over, g.E)))
 
-    return make_op(ins, run, "valu", operands[2:], operands[:2], clocks=16, soft=halves(operands[4:], operands[0]))
+    return make_op(
+        ins,
+        run,
+        "valu",
+        operands[2:],
+        operands[:2],
+        clocks=16,
+        soft={**_all(operands[2:], operands[0]), **halves(operands[4:], operands[0])},
+    )
 
 
 def _exponent(value: Array, bias: int) -> Array:
