@@ -7,11 +7,13 @@ import re
 from .ds import decode_lds
 from .errors import AssemblyError, UnknownInstruction
 from .matrix import decode_matrix
-from .op import Op
+from .modes import changed_mode, indexed_move, is_mode
+from .op import Op, make_op
 from .operands import Context
 from .parse import Instruction, Kernel
 from .salu import decode_scalar
 from .smem import decode_scalar_memory
+from .state import Group
 from .valu import decode_vector
 from .vmem import decode_vector_memory
 from .waitcnt import decode_wait
@@ -70,8 +72,24 @@ class Code:
         self.acc_base = max(vector, 3)
         self.rows = self.acc_base + acc
         self.context = _context(kernel, self.acc_base)
-        self.ops = [decode(ins, self.context) for ins in kernel.instructions]
+        self.ops = self._decode_all()
         self.jump = [self._target(op) for op in self.ops]
+
+    def _decode_all(self) -> list[Op]:
+        ops = []
+        context = self.context
+        joins = set(self.kernel.labels.values())
+        for ins in self.kernel.instructions:
+            if ins.index in joins and context != self.context:
+                raise UnknownInstruction(ins.mnemonic, ins.line, self.kernel.target, "a label inside a changed mode")
+            if is_mode(ins):
+                context = changed_mode(ins, context)
+                ops.append(make_op(ins, _nothing, "other"))
+            elif context.index is not None and ins.mnemonic.startswith("v_"):
+                ops.append(indexed_move(ins, context))
+            else:
+                ops.append(decode(ins, context))
+        return ops
 
     def _target(self, op: Op) -> int:
         if not op.target:
@@ -91,6 +109,10 @@ class Code:
         if not (ahead if forward else behind):
             raise AssemblyError(f"line {op.ins.line}: no label {op.target}")
         return min(ahead) if forward else max(behind)
+
+
+def _nothing(g: Group) -> None:
+    return None
 
 
 def _context(kernel: Kernel, acc_base: int) -> Context:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .parse import Instruction
+from .scratch import SCRATCH_BASE
 from .state import Group
 
 __all__ = ["Buffer", "Memory"]
@@ -88,6 +89,8 @@ class Memory:
         active = np.asarray(address[mask], np.int64)
         if not len(active):
             return result
+        if int(active.min()) >= SCRATCH_BASE:
+            return g.machine.scratch.load(g, ins, address - SCRATCH_BASE, size)
         sanitize = g.machine.sanitize
         values = np.zeros((len(active), size), np.uint8)
         covered = np.zeros(len(active), np.bool_)
@@ -123,6 +126,9 @@ class Memory:
         if not len(active):
             return
         size = data.shape[-1]
+        if int(active.min()) >= SCRATCH_BASE:
+            g.machine.scratch.store(g, ins, address - SCRATCH_BASE, data)
+            return
         values = data[mask]
         covered = np.zeros(len(active), np.bool_)
         for buffer, inside in self._spans(active, size):

@@ -76,8 +76,8 @@ class Context:
     acc_base: int
     denormals32: bool = True
     denormals16: bool = True
-    ieee: bool = True
-    dx10_clamp: bool = True
+    index: Operand | None = None  # scalar that s_set_gpr_idx_on adds to register numbers
+    index_flags: str = ""
 
     def operand(self, text: str, ins: Instruction) -> Operand:
         """Parse one operand; raises UnknownInstruction for what has no model."""

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from .parse import Instruction
 from .state import LANES, Group
 
-__all__ = ["Scratch"]
+__all__ = ["SCRATCH_BASE", "Scratch"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
+
+#: Where the private segment stands in the address space; each lane sees its own bytes there.
+SCRATCH_BASE = 0x7E00_0000_0000
 
 
 class Scratch:

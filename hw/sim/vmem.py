@@ -14,6 +14,7 @@ from .errors import UnknownInstruction
 from .op import Op, make_op
 from .operands import Context, Operand
 from .parse import Instruction
+from .scratch import SCRATCH_BASE
 from .state import M0, SCALAR, Group
 
 __all__ = ["decode_vector_memory", "fill_registers", "gather_registers", "issue_vm"]
@@ -209,6 +210,8 @@ def _buffer_address(
         stride = ((s[base_row + 1] >> np.uint32(16)) & np.uint32(0x3FFF)).astype(np.int64)
         records = s[base_row + 2].astype(np.int64)
         if (s[base_row + 1] >> np.uint32(31)).any() or ((s[base_row + 3] >> np.uint32(23)) & np.uint32(1)).any():
+            if not idxen and (base == SCRATCH_BASE).all():
+                return _private(g, scalar, inst, row if offen else None), g.E
             raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "swizzled or lane-indexed descriptor")
         start = s[scalar.row].astype(np.int64) if scalar.kind == "s" else np.int64(int(scalar.value))
         within = np.full(g.E.shape, inst, np.int64)
@@ -228,6 +231,13 @@ def _buffer_address(
     if scalar.kind == "s":
         reads.append(scalar)
     return address, reads
+
+
+def _private(g: Group, scalar: Operand, offset: int, row: int | None) -> Array:
+    """Addresses through the private segment's descriptor: the scalar offset counts bytes of all 64 lanes."""
+    start = g.S[scalar.row].astype(np.int64) // 64 if scalar.kind == "s" else np.int64(int(scalar.value))
+    place = np.broadcast_to(start, (g.n,))[:, None] + offset
+    return SCRATCH_BASE + np.broadcast_to(place + (g.V[row] if row is not None else 0), g.E.shape)
 
 
 # --- straight to LDS --------------------------------------------------------------------------------------------
