@@ -6,7 +6,7 @@ import re
 
 from .ds import decode_lds
 from .errors import AssemblyError, UnknownInstruction
-from .matrix import decode_matrix
+from .matrix import decode_matrix, share_fragments
 from .modes import changed_mode, indexed_move, is_mode
 from .op import Op, make_op
 from .operands import Context
@@ -73,6 +73,7 @@ class Code:
         self.rows = self.acc_base + acc
         self.context = _context(kernel, self.acc_base)
         self.ops = self._decode_all()
+        share_fragments(self.ops, set(kernel.labels.values()))
         self.jump = [self._target(op) for op in self.ops]
 
     def _decode_all(self) -> list[Op]:

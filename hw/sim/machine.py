@@ -97,6 +97,7 @@ class Machine:
                 pc += 1
                 continue
             g.pc = pc
+            g.fragments.clear()
             following = self._flow(op, g)
             if following < 0:
                 return

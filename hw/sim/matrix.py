@@ -1,8 +1,9 @@
 """The matrix core: every dense MFMA of a target, through the fragment maps of its atom.
 
-Rounding model: the sum over k of one instruction is formed in binary64 and rounded to binary32; adding it to C
-rounds once more. Integers are exact and wrap. EXEC is ignored. On gfx90a the 16-bit float instructions
-flush denormal inputs and results, as AMD documents for that part.
+Rounding model: the products and their sum over the k of one instruction are binary32 (binary64 for f64), in the
+order of the BLAS that numpy uses; adding the sum to C rounds once more. Products of 16-bit and smaller types are exact
+in binary32, and so are the sums of integers, which wrap when added to C. EXEC is ignored. On gfx90a the 16-bit float
+instructions flush denormal inputs and results, as AMD documents for that part.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from .operands import Context, Operand, bits_of
 from .parse import Instruction
 from .state import Group
 
-__all__ = ["atom_of", "decode_matrix"]
+__all__ = ["Fragment", "atom_of", "decode_matrix", "share_fragments"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
+
+#: Operand matrices that a group keeps for later MFMAs of the same straight run of instructions.
+KEPT_FRAGMENTS = 48
 
 
 @cache
@@ -97,10 +101,16 @@ def _pairs(words: Array) -> Array:
     return both.transpose(1, 0, 2).reshape(words.shape[1], -1)
 
 
+@cache
+def _halves() -> tuple[Array, Array]:
+    """binary32 values of all binary16 codes, and with denormals flushed; a lookup is faster than the conversion."""
+    codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    return codes.astype(np.float32), flush16(codes).astype(np.float32)
+
+
 def _value(codes: Array, dtype: str, flush: bool) -> Array:
     if dtype == "f16":
-        half = codes.view(np.float16)
-        return flush16(half) if flush else half
+        return _halves()[1 if flush else 0].take(codes)
     if dtype == "bf16":
         single = bf16_value(codes)
         return flush32(single) if flush else single
@@ -127,39 +137,107 @@ def decode_matrix(ins: Instruction, ctx: Context) -> Op | None:
         raise UnknownInstruction(name, ins.line, ctx.target, "scaled matrix instructions")
     atom = atom_of(ins, ctx.target)
     target, a, b, c = (ctx.operand(t, ins) for t in ins.operands)
-    product = _product(atom, a, b, ctx.target)
+    product, fragments = _product(atom, a, b, ctx.target)
     count = atom.elements_c
     flush = _flushes(atom, ctx.target)
     run = _accumulate(atom, product, target, c, count, flush)
-    return make_op(ins, run, "mfma", [a, b, c], [target], whole=True, clocks=atom.cycles)
+    return make_op(ins, run, "mfma", [a, b, c], [target], whole=True, clocks=atom.cycles, fragments=fragments)
 
 
 def _flushes(atom: MFMAAtom, target: str) -> bool:
     return target == "gfx90a" and atom.dtype_a.name in ("f16", "bf16")
 
 
-def _product(atom: MFMAAtom, a: Operand, b: Operand, target: str) -> Callable[[Group], Array]:
-    """A B of every wave and block as float64 in the element order of C: shape [waves, elements, 64]."""
+class Fragment:
+    """One operand of an MFMA as matrices, float32 or float64 of shape [waves, blocks, ., .].
+
+    `token` is set by `share_fragments` where several MFMAs read the same registers unchanged: the first one keeps
+    its matrices in the group for the others.
+    """
+
+    __slots__ = ("dtype", "index", "read", "rounded", "rows", "shape", "signature", "token")
+
+    def __init__(
+        self, atom: MFMAAtom, side: str, operand: Operand, index: Array, shape: tuple[int, ...], dtype: Any, target: str
+    ) -> None:
+        kind = atom.dtype_a if side == "a" else atom.dtype_b
+        count = atom.elements_a if side == "a" else atom.elements_b
+        self.read = _elements(operand.row, kind.name, kind.bits, count, _flushes(atom, target))
+        self.index, self.shape, self.dtype = index, shape, dtype
+        self.rounded = kind.name == "xf32"
+        self.rows = operand.rows
+        self.signature = (side, atom.instruction, kind.name, operand.row)
+        self.token = 0
+
+    def __call__(self, g: Group) -> Array:
+        if self.token and (known := g.fragments.get(self.token)) is not None:
+            return known
+        value = self.read(g).astype(self.dtype, copy=False).take(self.index, axis=1)
+        if self.rounded:
+            value = _xf32(value)
+        value = value.reshape(g.n, *self.shape)
+        if self.token:
+            if len(g.fragments) >= KEPT_FRAGMENTS:
+                del g.fragments[next(iter(g.fragments))]
+            g.fragments[self.token] = value
+        return value
+
+
+def share_fragments(ops: list[Op], joins: set[int]) -> None:
+    """Find operands that several MFMAs of a straight run of instructions read unchanged, and give them one token."""
+    uses: dict[tuple[Any, ...], list[Fragment]] = {}
+    written: dict[int, int] = {}
+    block = 0
+    for place, op in enumerate(ops):
+        if place in joins or (op.flow and op.flow != "wait") or op.kind == "indexed":
+            block, written = place, {}
+        for fragment in op.fragments:
+            since = max((written.get(row, -1) for row in fragment.rows), default=-1)
+            uses.setdefault((fragment.signature, block, since), []).append(fragment)
+        for row in op.writes:
+            written[row] = place
+    for token, shared in enumerate(uses.values(), 1):
+        for fragment in shared:
+            fragment.token = token if len(shared) > 1 else 0
+
+
+def _row_order(table: dict[str, Array], m: int, n: int) -> Array | None:
+    """Rows of A for which the product comes out in the element order of C, None if no order of rows does it.
+
+    It does where the column is the lane modulo n and the row follows from the element and the lane's group of n.
+    """
+    lanes, elements = table["m"].shape
+    groups = lanes // n
+    row = (table["block"] * m + table["m"]).reshape(groups, n, elements)
+    column = table["n"].reshape(groups, n, elements)
+    if (row != row[:, :1]).any() or (column != np.arange(n)[None, :, None]).any():
+        return None
+    return row[:, 0].T.reshape(-1)
+
+
+def _product(
+    atom: MFMAAtom, a: Operand, b: Operand, target: str
+) -> tuple[Callable[[Group], Array], tuple[Fragment, Fragment]]:
+    """A B of every wave and block in the element order of C, shape [waves, elements, 64], and its two operands."""
     m, n, k, blocks = atom.m, atom.n, atom.k, atom.blocks
     index_a = _fragment_index(atom.a.table(), ("block", "m", "k"), (blocks, m, k))
     index_b = _fragment_index(atom.b.table(), ("block", "k", "n"), (blocks, k, n))
     table_c = atom.c.table()
-    place = (table_c["block"] * m + table_c["m"]) * n + table_c["n"]
-    index_c = place.T.reshape(-1)
-    flush = _flushes(atom, target)
-    read_a = _elements(a.row, atom.dtype_a.name, atom.dtype_a.bits, atom.elements_a, flush)
-    read_b = _elements(b.row, atom.dtype_b.name, atom.dtype_b.bits, atom.elements_b, flush)
-    rounded = atom.dtype_a.name == "xf32"
+    order = _row_order(table_c, m, n)
+    if order is not None and (order // m == np.repeat(np.arange(blocks), m)).all():
+        index_a = index_a.reshape(blocks * m, k)[order].reshape(-1)
+        index_c = None
+    else:
+        index_c = ((table_c["block"] * m + table_c["m"]) * n + table_c["n"]).T.reshape(-1)
+    dtype = np.float64 if atom.dtype_acc.name == "f64" else np.float32
+    left = Fragment(atom, "a", a, index_a, (blocks, m, k), dtype, target)
+    right = Fragment(atom, "b", b, index_b, (blocks, k, n), dtype, target)
 
     def run(g: Group) -> Array:
-        left, right = read_a(g).take(index_a, axis=1), read_b(g).take(index_b, axis=1)
-        if rounded:
-            left, right = _xf32(left), _xf32(right)
-        left = left.astype(np.float64).reshape(g.n, blocks, m, k)
-        right = right.astype(np.float64).reshape(g.n, blocks, k, n)
-        return (left @ right).reshape(g.n, -1).take(index_c, axis=1).reshape(g.n, -1, 64)
+        whole = (left(g) @ right(g)).reshape(g.n, -1)
+        return (whole if index_c is None else whole.take(index_c, axis=1)).reshape(g.n, -1, 64)
 
-    return run
+    return run, (left, right)
 
 
 def _accumulate(
@@ -185,10 +263,12 @@ def _accumulate(
         part = product(g).transpose(1, 0, 2)
         if kind == "f32":
             old: Any = g.F[first : first + count] if c.kind == "v" else word.view(np.float32)
-            total = part.astype(np.float32) + old
-            g.F[row : row + count] = flush32(total) if flush else total
+            result = g.F[row : row + count]
+            np.add(part, old, out=result)
+            if flush:
+                result[...] = flush32(result)
         else:
             start: Any = g.N[first : first + count] if c.kind == "v" else word.view(np.int32)
-            g.N[row : row + count] = part.astype(np.int64).astype(np.int32) + start
+            g.N[row : row + count] = part.astype(np.int32) + start
 
     return run

@@ -82,4 +82,4 @@ def indexed_move(ins: Instruction, ctx: Context) -> Op:
         g.refresh_hot()
 
     sources: list[Operand] = [o for o in (index, source) if o.kind == "s"]
-    return make_op(ins, run, "valu", sources, soft={})
+    return make_op(ins, run, "indexed", sources, soft={})

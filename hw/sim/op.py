@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .operands import Context, Operand
 from .parse import Instruction
@@ -34,6 +35,7 @@ class Op:
     target: str = ""
     clocks: int = 4
     soft: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    fragments: tuple[Any, ...] = ()
 
 
 Builder = Callable[[Instruction, Context], Op]
@@ -67,10 +69,11 @@ def make_op(
     target: str = "",
     clocks: int = 4,
     soft: Mapping[int, tuple[int, ...]] | None = None,
+    fragments: tuple[Any, ...] = (),
 ) -> Op:
     """An Op whose register sets come from its operands."""
     reads = extra_reads.union(*(o.rows for o in sources)) - _EXEC_ROWS
     writes = extra_writes.union(*(o.rows for o in targets)) - _EXEC_ROWS
     if kind == "valu" and soft is None and all(row < SCALAR for row in writes):
         soft = {row: tuple(writes) for row in reads}
-    return Op(ins, run, kind, reads, writes, reads | writes, whole, flow, target, clocks, soft or {})
+    return Op(ins, run, kind, reads, writes, reads | writes, whole, flow, target, clocks, soft or {}, fragments)

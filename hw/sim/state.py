@@ -49,7 +49,7 @@ class Group:
     """Waves at one program counter. Attributes in capitals are register files and their typed views."""
 
     __slots__ = (
-        *_AXIS1, *_AXIS0, "E", "EX", "F", "H", "N", "SF", "SI", "full", "hot", "machine", "n", "pc",
+        *_AXIS1, *_AXIS0, "E", "EX", "F", "H", "N", "fragments", "SF", "SI", "full", "hot", "machine", "n", "pc",
         "pending_ds",
         "pending_sm", "pending_vm", "unknown",
     )  # fmt: skip
@@ -59,6 +59,7 @@ class Group:
     pc: int
     full: bool
     hot: set[int]
+    fragments: dict[int, Any]
     unknown: set[int]
     pending_vm: set[int]
     pending_ds: set[int]
@@ -117,6 +118,7 @@ class Group:
         return group
 
     def _views(self) -> None:
+        self.fragments = {}
         self.F = self.V.view(np.float32)
         self.N = self.V.view(np.int32)
         self.H = self.V.view(np.float16)
