@@ -13,6 +13,7 @@ from typing import Any
 from .atoms import MFMAAtom, instructions
 from .descriptor import FIELD_KINDS, HardwareDescriptor
 from .errors import BadInput, near_names
+from .model_gpus import model_gpu, model_gpu_names
 from .tables import read_facts
 
 __all__ = ["find", "get", "load_file", "names", "targets"]
@@ -124,7 +125,12 @@ def select_atoms(gfx: str, acc_only: bool, keep: list[str] | None) -> tuple[MFMA
 
 @cache
 def get(name: str) -> HardwareDescriptor:
-    """The catalogued GPU of that name, in any case; BadInput with near names otherwise."""
+    """The catalogued GPU of that name, in any case; BadInput with near names otherwise.
+
+    Also those that only the latency model knows (`model_gpus.py`), which `names` does not list.
+    """
+    if name.lower() in model_gpu_names():
+        return model_gpu(name.lower(), _parse)
     return assemble(name.lower(), part_layer(name.lower()))
 
 

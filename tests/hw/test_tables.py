@@ -12,6 +12,8 @@ KEYS = {
     "gpus.csv": ("gpu", "field"),
     "lds_phases.csv": ("gfx", "access", "access_bytes"),
     "mfma.csv": ("gfx", "instruction", "dtype_a", "dtype_b"),
+    "model_atoms.csv": ("gfx", "instruction"),
+    "model_gpus.csv": ("gpu", "field"),
     "published_peaks.csv": ("gpu", "unit_kind", "dtype"),
     "targets.csv": ("gfx", "field"),
 }
