@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from .errors import AssemblyError
 from .parse import Instruction
 from .scratch import SCRATCH_BASE
 from .state import Group
 
-__all__ = ["Buffer", "Memory"]
+__all__ = ["Buffer", "Memory", "shadow"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
 
+#: Linux: pages are set aside when they are touched, not before.
+_NO_RESERVE = 0x4000
 _FIRST = 0x10_0000_0000
 _GAP = 1 << 33  # 8 GiB between buffers: an overrun or a saturated descriptor never reaches the next one
 
@@ -28,7 +34,7 @@ class Buffer:
     base: int
     data: NDArray[np.uint8]
     words: NDArray[np.uint32] | None
-    original: Array | None = None
+    array: Array
     known: NDArray[np.bool_] | None = None
     writer: NDArray[np.int32] | None = None
     track: bool = True
@@ -37,6 +43,26 @@ class Buffer:
     @property
     def size(self) -> int:
         return len(self.data)
+
+    def missing(self) -> Array:
+        """Places, in bytes from the start, of the bytes of the array that were never stored."""
+        if self.known is None or not self.size:
+            return np.zeros(0, np.int64)
+        array = self.array
+        of_array = as_strided(self.known, (*array.shape, array.itemsize), (*array.strides, 1))
+        if of_array.all():
+            return np.zeros(0, np.int64)
+        return np.argwhere(~of_array) @ np.array([*array.strides, 1])
+
+
+def shadow(size: int, dtype: Any) -> Array:
+    """`size` zeros of which only what is touched takes memory, however far apart the strides of an array reach."""
+    length = max(size * np.dtype(dtype).itemsize, 1)
+    if sys.platform == "linux":
+        pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    else:
+        pages = mmap.mmap(-1, length)
+    return np.frombuffer(pages, dtype, size)
 
 
 class Memory:
@@ -47,28 +73,25 @@ class Memory:
         self._next = _FIRST
 
     def add(self, name: str, array: Array, *, output: bool = False, track: bool = True) -> Buffer:
-        """Place an array; it is used in place where its layout allows, else copied and copied back."""
-        if array.flags.c_contiguous and array.flags.writeable:
-            data = array.reshape(-1).view(np.uint8)
-            original = None
-        else:
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy()
-            original = array
-        aligned = len(data) % 4 == 0 and data.ctypes.data % 4 == 0
-        words = data.view(np.uint32) if aligned else None
-        buffer = Buffer(name, self._next, data, words, original, track=track)
+        """Place an array, used in place with its strides: the buffer spans its first to its last byte.
+
+        A read-only array is copied. Raises AssemblyError for negative strides.
+        """
+        if any(s < 0 for s in array.strides):
+            raise AssemblyError(f"{name}: negative strides")
+        placed = array if array.flags.writeable else array.copy()
+        span = 0
+        if array.size:
+            span = sum((n - 1) * s for n, s in zip(array.shape, placed.strides, strict=True)) + array.itemsize
+        first = placed[(slice(0, 1),) * array.ndim].reshape(-1).view(np.uint8)
+        data = as_strided(first, (span,), (1,))
+        words = data.view(np.uint32) if span % 4 == 0 and data.ctypes.data % 4 == 0 else None
+        buffer = Buffer(name, self._next, data, words, placed, track=track)
         if output:
-            buffer.known = np.zeros(len(data), np.bool_)
-        self._next += ((len(data) >> 21) + 1 << 21) + _GAP
+            buffer.known = shadow(span, np.bool_)
+        self._next += ((span >> 21) + 1 << 21) + _GAP
         self.buffers.append(buffer)
         return buffer
-
-    def copy_back(self) -> None:
-        """Write results into arrays that could not be used in place."""
-        for buffer in self.buffers:
-            if buffer.original is not None and buffer.original.flags.writeable:
-                shape = buffer.original.shape
-                buffer.original[...] = buffer.data.view(buffer.original.dtype).reshape(shape)
 
     def _spans(self, address: Array, size: int) -> list[tuple[Buffer, Any]]:
         """Buffers touched and, for each, the places in `address` (None for all of them)."""
@@ -159,7 +182,7 @@ class Memory:
     ) -> None:
         """Remember which workgroup wrote each byte and report a second one."""
         if buffer.writer is None:
-            buffer.writer = np.zeros(buffer.size, np.int32)
+            buffer.writer = shadow(buffer.size, np.int32)
         number = g.machine.reporter.numbers[g.workgroup] + 1
         group = np.broadcast_to(number[:, None], mask.shape)[mask].astype(np.int32)
         if inside is not None:

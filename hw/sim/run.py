@@ -74,7 +74,6 @@ def run(
             Machine(code, memory, reporter, counter, sanitize, start, lds_bytes).run()
             if progress is not None:
                 progress(min(first + size, len(numbers)), len(numbers))
-    memory.copy_back()
     sampled = len(numbers) < grid3[0] * grid3[1] * grid3[2]
     if sanitize and not sampled:
         _unwritten(memory, reporter)
@@ -122,9 +121,9 @@ def _batch(rows: int, waves: int, lds_bytes: int) -> int:
 
 def _unwritten(memory: Memory, reporter: Reporter) -> None:
     for buffer in memory.buffers:
-        if buffer.known is None or buffer.partial or buffer.known.all():
+        missing = np.zeros(0) if buffer.partial else buffer.missing()
+        if not len(missing):
             continue
-        missing = np.flatnonzero(~buffer.known)
         text = f"{len(missing)} of {buffer.size} bytes of {buffer.name} were never stored, the first at {missing[0]}"
         place = buffer.base + int(missing[0])
         reporter.plain(Report("unwritten-output", text, address=place, count=len(missing)))

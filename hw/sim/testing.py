@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from .kernarg import Out, flydsl_args
+from .memory import shadow
 from .parse import parse_file
 from .report import Result
 from .run import run
 
-__all__ = ["check_kernel", "kernel_text", "relative_error"]
+__all__ = ["check_kernel", "kernel_text", "relative_error", "sparse_array"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
 
@@ -102,6 +103,18 @@ amdhsa.version:
 ...
 \t.end_amdgpu_metadata
 """
+
+
+def sparse_array(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Array:
+    """Zeros with any positive strides, in elements: only the pages that are touched take memory.
+
+    >>> sparse_array((2, 4), (1 << 32, 1), "f4").strides
+    (17179869184, 4)
+    """
+    kind = np.dtype(dtype)
+    span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+    whole = shadow(span, kind)
+    return np.lib.stride_tricks.as_strided(whole, tuple(shape), tuple(s * kind.itemsize for s in strides))
 
 
 def relative_error(got: Array, want: Array) -> float:

@@ -54,7 +54,7 @@ def compiled(source, gfx="gfx942", **values):
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("rows", "columns"), [(3, 2048), (2, 1000)])
 def test_softmax(dtype, rows, columns):
-    """The values are right. The kernel has a race: the second reduction stores into LDS that slower waves still read."""
+    """The values are right. The kernel has a race: its second reduction stores into LDS that other waves still read."""
     program = compiled(SOFTMAX, dtype=dtype, rows=rows, columns=columns)
     a = np.random.default_rng(0).standard_normal((rows, columns)).astype(TYPES[dtype])
     out, unused = np.zeros_like(a), np.zeros_like(a)
@@ -65,7 +65,9 @@ def test_softmax(dtype, rows, columns):
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize(("length", "d", "causal"), [(128, 64, False), (200, 64, True), (130, 128, False), (256, 128, True)])
+@pytest.mark.parametrize(
+    ("length", "d", "causal"), [(128, 64, False), (200, 64, True), (130, 128, False), (256, 128, True)]
+)
 def test_flash_attention(dtype, length, d, causal):
     heads = 2
     program = compiled(ATTENTION, dtype=dtype, length=length, heads=heads, d=d, causal=causal)

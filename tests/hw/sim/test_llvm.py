@@ -144,14 +144,14 @@ def operand(kind, first):
     return f"v[{first}:{first + 1}]" if kind.endswith("64") else f"v{first}"
 
 
+def assembled(text, target):
+    command = [MC, "-triple=amdgcn-amd-amdhsa", f"-mcpu={target}"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
 def acceptable(text):
     """The targets for which llvm-mc takes the instruction."""
-    return [
-        target
-        for target in TARGETS
-        if subprocess.run([MC, "-triple=amdgcn-amd-amdhsa", f"-mcpu={target}"], input=text, capture_output=True, text=True,
-                          check=False).returncode == 0
-    ]  # fmt: skip
+    return [target for target in TARGETS if assembled(text, target).returncode == 0]
 
 
 @needs_mc
@@ -168,8 +168,7 @@ def test_the_vector_instructions_exist():
     text = "\n".join(line for _, line in alone)
     rejected = set()
     for target in TARGETS:
-        done = subprocess.run([MC, "-triple=amdgcn-amd-amdhsa", f"-mcpu={target}"], input=text, capture_output=True, text=True,
-                              check=False)  # fmt: skip
+        done = assembled(text, target)
         lines = {int(ln.split(":")[1]) - 1 for ln in done.stderr.splitlines() if ": error:" in ln}
         names = {alone[n][0] for n in lines}
         rejected = names if target == TARGETS[0] else rejected & names

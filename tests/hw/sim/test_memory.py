@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from closedform.hw.sim import Out, parse_text, run
-from closedform.hw.sim.testing import kernel_text
+from closedform.hw.sim.testing import kernel_text, sparse_array
 
 LOAD = "s_load_dwordx4 s[4:7], s[0:1], 0x0\nv_lshlrev_b32_e32 v1, 2, v0\nv_lshlrev_b32_e32 v2, 4, v0\n"
 LOAD += "s_waitcnt lgkmcnt(0)\n"
@@ -271,3 +271,26 @@ def test_compare_and_swap():
     assert run(parse_text(kernel_text("gfx90a", LOAD + body, 2)), [words(4), out], 1).ok
     assert out[0] == 1  # 0 swaps itself in, then lane 1 swaps 1
     assert (out[1:] == 2 * np.arange(1, 32)).all()
+
+
+def test_strided_arrays_are_used_in_place():
+    """Two rows 4 GiB apart, as a kernel with a 64-bit stride sees them; the gap between them is no output."""
+    source, out = (sparse_array((2, 64), (1 << 30, 1), np.uint32) for _ in range(2))
+    source[...] = np.arange(128).reshape(2, 64)
+    body = 2 * (
+        f"global_load_dword v8, v1, s[4:5]\n{WAIT}global_store_dword v1, v8, s[6:7]\n"
+        "s_add_u32 s5, s5, 1\ns_add_u32 s7, s7, 1\n"
+    )
+    result = run(parse_text(kernel_text("gfx942", LOAD + body, 2)), [source, Out(out)], 1)
+    assert result.ok, str(result)
+    assert (out == source).all()
+
+
+def test_an_unwritten_row_of_a_strided_output():
+    out = np.zeros((4, 128), np.uint32)[:, :64]
+    body = (
+        f"v_mov_b32_e32 v8, 1\nglobal_store_dword v1, v8, s[6:7]\nglobal_store_dword v1, v8, s[6:7] offset:1024\n{WAIT}"
+    )
+    result = run(parse_text(kernel_text("gfx942", LOAD + body, 2)), [words(4), Out(out)], 1)
+    assert [(r.kind, r.count) for r in result.reports] == [("unwritten-output", 512)]
+    assert (out.sum(axis=1) == [64, 0, 64, 0]).all()
