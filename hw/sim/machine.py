@@ -8,6 +8,7 @@ import numpy as np
 
 from .counts import Counter
 from .decode import Code
+from .errors import SimulationError
 from .lds import Lds
 from .memory import Memory
 from .op import Op
@@ -17,6 +18,9 @@ from .scratch import Scratch
 from .state import SCALAR, Group, unpack_mask
 
 __all__ = ["Machine"]
+
+#: Branches and barriers of one batch of workgroups after which it counts as endless.
+LIMIT_TURNS = 20_000_000
 
 Array = Any  # a numpy array; what its elements are is said where it matters
 
@@ -50,6 +54,7 @@ class Machine:
         self.parked: list[Group] = []
         self.runnable: list[Group] = [start]
         self.executed = counter.executed
+        self.turns = 0
         start.machine = self
 
     # --- scheduling -----------------------------------------------------------------------------------------------
@@ -76,7 +81,7 @@ class Machine:
         while pc != stop:
             if pc >= last:
                 op = ops[-1]
-                raise RuntimeError(f"control ran past line {op.ins.line}, the end of {self.code.kernel.name}")
+                raise SimulationError(f"control ran past line {op.ins.line}, the end of {self.code.kernel.name}")
             op = ops[pc]
             executed[pc] += g.n
             suspect = sanitize and not op.regs.isdisjoint(g.hot)
@@ -98,6 +103,10 @@ class Machine:
                 continue
             g.pc = pc
             g.fragments.clear()
+            self.turns += 1
+            if self.turns > LIMIT_TURNS:
+                where = f"line {op.ins.line} of {self.code.kernel.name}"
+                raise SimulationError(f"no end after {LIMIT_TURNS} branches and barriers of a batch, now at {where}")
             following = self._flow(op, g)
             if following < 0:
                 return

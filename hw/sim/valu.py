@@ -71,8 +71,9 @@ def decode_vector(ins: Instruction, ctx: Context) -> Op | None:
     if name in _LITERAL:
         kind, function = _LITERAL[name]
         return _plain(ins, ctx, name, operands[0], operands[1:], kind, (kind,) * 3, function)
-    if name == "v_bitop3_b32":
-        return _plain(ins, ctx, name, operands[0], operands[1:], "u32", ("u32",) * 3, _bit_table(ins))
+    if name in ("v_bitop3_b32", "v_bitop3_b16"):
+        kind = f"u{name[-2:]}"
+        return _plain(ins, ctx, name, operands[0], operands[1:], kind, (kind,) * 3, _bit_table(ins))
     for decoder in (decode_compare, decode_packed, decode_carry, decode_cross_lane):
         op = decoder(ins, ctx, name, operands)
         if op is not None:
@@ -85,7 +86,7 @@ def _bit_table(ins: Instruction) -> Callable[..., Any]:
     table = int(ins.modifiers.get("bitop3", "0"), 0)
 
     def run(a: Array, b: Array, c: Array) -> Array:
-        result: Any = np.uint32(0)
+        result: Any = 0 * (a & b & c)
         for index in range(8):
             if (table >> index) & 1:
                 term = (a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c)

@@ -15,24 +15,19 @@ VALU = {**FLOATS, **INTEGERS}
 
 #: 16-bit results that leave the upper half of the register alone (all other 16-bit results clear it).
 KEEPS_HIGH = frozenset(
-    [
-        "v_mad_f16",
-        "v_fma_f16",
-        "v_mad_u16",
-        "v_mad_i16",
-        "v_div_fixup_f16",
-        "v_add_i16",
-        "v_sub_i16",
-        "v_min3_f16",
-        "v_max3_f16",
-        "v_med3_f16",
-        "v_min3_i16",
-        "v_max3_i16",
-        "v_med3_i16",
-        "v_min3_u16",
-        "v_max3_u16",
-        "v_med3_u16",
-    ]
+    {
+        *(
+            "v_mad_f16",
+            "v_fma_f16",
+            "v_mad_u16",
+            "v_mad_i16",
+            "v_div_fixup_f16",
+            "v_add_i16",
+            "v_sub_i16",
+            "v_bitop3_b16",
+        ),
+        *(f"v_{name}3_{kind}" for name in ("min", "max", "med") for kind in ("f16", "i16", "u16")),
+    }
 )
 
 #: Quarter-rate instructions: 16 clocks for a wave where the others take 4.

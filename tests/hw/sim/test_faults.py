@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from closedform.hw.sim import Out, UnknownInstruction, parse_text, run
+from closedform.hw.sim import Out, SimulationError, UnknownInstruction, parse_text, run
 from closedform.hw.sim.testing import kernel_text
 
 TARGETS = ("gfx908", "gfx90a", "gfx942", "gfx950")
@@ -187,6 +187,12 @@ def test_instruction_of_another_target_is_unknown():
     ):
         with pytest.raises(UnknownInstruction):
             run(parse_text(kernel_text(target, text, 2)), [np.zeros(4), np.zeros(4)], 1)
+
+
+def test_an_endless_loop_ends(monkeypatch):
+    monkeypatch.setattr("closedform.hw.sim.machine.LIMIT_TURNS", 100)
+    with pytest.raises(SimulationError, match="no end after 100"):
+        run(parse_text(kernel_text("gfx942", ".Lx:\ns_branch .Lx", 1)), [np.zeros(4)], 1)
 
 
 def test_report_says_where():

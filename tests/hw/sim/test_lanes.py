@@ -371,6 +371,8 @@ def test_bitop3(table):
     place = [((a >> k) & 1) * 4 + ((b >> k) & 1) * 2 + ((c >> k) & 1) for k in range(32)]
     want = sum(((table >> place[k].astype(np.uint32)) & 1) << k for k in range(32))
     assert (got[0] == want).all()
+    got, _ = execute(f"v_bitop3_b16 v20, v4, v5, v6 bitop3:0x{table:x}", [a, b, c], 1)
+    assert (got[0] == (0x5A5A0000 | (want & 0xFFFF))).all()
 
 
 @pytest.mark.parametrize("name", ["v_dot4_i32_i8", "v_dot2_f32_f16"])
