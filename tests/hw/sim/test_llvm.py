@@ -65,6 +65,29 @@ done:
   ret void
 }
 """
+SHARED = """@dyn = external addrspace(3) global [0 x i32], align 16
+@st = internal addrspace(3) global [64 x i32] poison, align 16
+declare void @llvm.amdgcn.s.barrier()
+define amdgpu_kernel void @k(ptr addrspace(1) %out) #0 {
+  %t = call i32 @llvm.amdgcn.workitem.id.x()
+  %p = getelementptr [0 x i32], ptr addrspace(3) @dyn, i32 0, i32 %t
+  %q = getelementptr [64 x i32], ptr addrspace(3) @st, i32 0, i32 %t
+  store i32 %t, ptr addrspace(3) %p
+  store i32 5, ptr addrspace(3) %q
+  fence syncscope("workgroup") release
+  call void @llvm.amdgcn.s.barrier()
+  fence syncscope("workgroup") acquire
+  %u = xor i32 %t, 63
+  %p2 = getelementptr [0 x i32], ptr addrspace(3) @dyn, i32 0, i32 %u
+  %q2 = getelementptr [64 x i32], ptr addrspace(3) @st, i32 0, i32 %u
+  %a = load i32, ptr addrspace(3) %p2
+  %b = load i32, ptr addrspace(3) %q2
+  %s = add i32 %a, %b
+  %o = getelementptr i32, ptr addrspace(1) %out, i32 %t
+  store i32 %s, ptr addrspace(1) %o
+  ret void
+}
+"""
 DIVISION = """define amdgpu_kernel void @k(ptr addrspace(1) %a, ptr addrspace(1) %b, ptr addrspace(1) %out) #0 {
   %t = call i32 @llvm.amdgcn.workitem.id.x()
   %w = call i32 @llvm.amdgcn.workgroup.id.x()
@@ -119,6 +142,17 @@ def test_indexed_registers_and_scratch(target, size):
     assert result.ok, str(result)
     inverse = pow(7, -1, size)
     assert (out == [source[lane + lane * inverse % size] for lane in range(64)]).all()
+
+
+@needs_llc
+@pytest.mark.parametrize("target", TARGETS)
+def test_dynamic_lds(target):
+    """Dynamic LDS starts behind the static one; without its bytes the accesses are out of bounds."""
+    program = compiled(target, SHARED)
+    out = np.zeros(64, np.uint32)
+    assert run(program, [Out(out)], 1, 64, dynamic_lds=256).ok
+    assert (out == 63 - np.arange(64) + 5).all()
+    assert {r.kind for r in run(program, [out], 1, 64).reports} == {"out-of-bounds"}
 
 
 @needs_llc
