@@ -73,7 +73,12 @@ def flydsl_args(kernel: Kernel, values: Sequence[Any]) -> list[Any]:
 
 
 def pack_kernarg(
-    kernel: Kernel, values: Sequence[Any], memory: Memory, grid: Sequence[int], block: Sequence[int]
+    kernel: Kernel,
+    values: Sequence[Any],
+    memory: Memory,
+    grid: Sequence[int],
+    block: Sequence[int],
+    dynamic_lds: int = 0,
 ) -> bytearray:
     """Kernel argument memory. Arrays are placed in `memory`; ints, floats and bytes are packed by size.
 
@@ -96,7 +101,7 @@ def pack_kernarg(
         packed[argument.offset : argument.offset + argument.size] = raw
     for argument in kernel.arguments:
         if argument.kind.startswith("hidden_"):
-            value = _hidden(argument.kind, grid, block)
+            value = _hidden(argument.kind, grid, block, dynamic_lds)
             packed[argument.offset : argument.offset + argument.size] = value.to_bytes(argument.size, "little")
     return packed
 
@@ -124,12 +129,14 @@ def _bytes(argument: Argument, value: Any, name: str) -> bytes:
     raise AssemblyError(f"{name}: no way to pass a {type(value).__name__}")
 
 
-def _hidden(kind: str, grid: Sequence[int], block: Sequence[int]) -> int:
+def _hidden(kind: str, grid: Sequence[int], block: Sequence[int], dynamic_lds: int) -> int:
     axis = {"x": 0, "y": 1, "z": 2}.get(kind[-1], 0)
     if kind.startswith("hidden_block_count"):
         return grid[axis]
     if kind.startswith("hidden_group_size"):
         return block[axis]
+    if kind == "hidden_dynamic_lds_size":
+        return dynamic_lds
     if kind == "hidden_grid_dims":
         return 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1
     return 0

@@ -13,7 +13,7 @@ from .op import Op, make_op
 from .operands import Context, Operand, Reader, reader, writer
 from .parse import Instruction
 from .state import Group
-from .valu_common import max_num, min_num
+from .valu_common import max_num, min_num, saturating
 from .valu_table import VALU
 
 __all__ = ["decode_packed"]
@@ -108,6 +108,8 @@ def _packed16(
         for half in (0, 1)
     )
     clamp = "clamp" in mods
+    if clamp and kind != "f16" and function in (np.add, np.subtract):
+        function, clamp = saturating(function, kind), False
     if clamp and kind != "f16":
         raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "clamp of an integer result")
     row = operands[0].row

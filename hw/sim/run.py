@@ -56,7 +56,7 @@ def run(
     begin = time.perf_counter()
     code = Code(chosen)
     memory = Memory()
-    packed = pack_kernarg(chosen, args, memory, grid3, block3)
+    packed = pack_kernarg(chosen, args, memory, grid3, block3, dynamic_lds)
     lds_bytes = chosen.lds_bytes + dynamic_lds
     setup = place_arguments(memory, packed, grid3, block3, lds_bytes)
     numbers = _sample(grid3, blocks)

@@ -18,6 +18,7 @@ from .parse import Instruction
 from .sdwa import sdwa_reader, sdwa_writer
 from .state import Group
 from .valu_carry import decode_carry
+from .valu_common import saturating
 from .valu_table import CLOCKS16, KEEPS_HIGH, VALU
 
 __all__ = ["base_name", "decode_vector"]
@@ -123,6 +124,8 @@ def _plain(
         put = sdwa_writer(target, kind, mods, ctx, ins)
     else:
         put = writer(target, kind, keep_high=name in KEEPS_HIGH, high=select[-1])
+    if "clamp" in mods and function in (np.add, np.subtract) and kind[0] in "ui":
+        function, mods = saturating(function, kind), {k: v for k, v in mods.items() if k != "clamp"}
     finish = _finish(kind, mods, ctx, ins)
     if finish is not None:
         function = _compose(finish, function)
@@ -187,7 +190,7 @@ def _finish(kind: str, mods: dict[str, str], ctx: Context, ins: Instruction) -> 
             steps.append(_scaled(dtype, factor))
     if "clamp" in mods:
         if dtype is None:
-            return _saturating(ins, ctx)
+            raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "clamp of this integer result")
         steps.append(lambda r: np.where(np.isnan(r), dtype(0), np.clip(r, dtype(0), dtype(1))))
     if kind == "f32" and not ctx.denormals32:
         steps.append(lambda r: flush32(np.asarray(r, np.float32)))
@@ -206,10 +209,6 @@ def _finish(kind: str, mods: dict[str, str], ctx: Context, ins: Instruction) -> 
 
 def _scaled(dtype: Any, factor: float) -> Callable[[Any], Any]:
     return lambda r: (np.asarray(r) * dtype(factor)).astype(dtype)
-
-
-def _saturating(ins: Instruction, ctx: Context) -> Callable[[Any], Any]:
-    raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "clamp of an integer result")
 
 
 def _dpp_mask(ins: Instruction) -> Callable[[Callable[[Group], None]], Callable[[Group], None]] | None:

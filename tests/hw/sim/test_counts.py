@@ -124,7 +124,8 @@ def test_numbers_of_workgroups_and_work_items(target):
         + ids
         + (
             "v_lshl_add_u32 v13, v12, 1, v11\nv_lshl_add_u32 v13, v13, 2, v10\n"
-            "s_mul_i32 s8, s4, 3\ns_add_i32 s8, s8, s3\ns_lshl_b32 s8, s8, 1\ns_add_i32 s8, s8, s2\ns_lshl_b32 s8, s8, 6\n"
+            "s_mul_i32 s8, s4, 3\ns_add_i32 s8, s8, s3\n"
+            "s_lshl_b32 s8, s8, 1\ns_add_i32 s8, s8, s2\ns_lshl_b32 s8, s8, 6\n"
             "v_add_u32_e32 v14, s8, v13\nv_lshlrev_b32_e32 v14, 2, v14\ns_lshl_b32 s9, s4, 8\ns_or_b32 s9, s9, s3\n"
             "s_lshl_b32 s9, s9, 8\ns_or_b32 s9, s9, s2\nv_mov_b32_e32 v15, s9\ns_waitcnt lgkmcnt(0)\n"
             "global_store_dword v14, v15, s[6:7]\n"

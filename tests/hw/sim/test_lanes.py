@@ -400,3 +400,18 @@ def test_denormal_modes():
         text = kernel_text("gfx942", body, 2, descriptor={"float_denorm_mode_32": mode})
         assert run(parse_text(text), [tiny, Out(out)], 1).ok
         assert (out == want).all()
+
+
+@pytest.mark.parametrize("kind", ["u32", "i32", "u16", "i16"])
+@pytest.mark.parametrize("name", ["add", "sub"])
+def test_saturation(name, kind):
+    a = np.random.default_rng(4).choice(
+        np.array([0, 1, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, M32], np.uint32), 64
+    )
+    b = np.roll(a, 3)
+    got, _ = execute(f"v_{name}_{kind} v20, v4, v5 clamp", [a, b], 1)
+    dtype = np.dtype({"u": "uint", "i": "int"}[kind[0]] + kind[1:])
+    narrow = np.dtype(f"uint{kind[1:]}")
+    x, y = (v.astype(narrow).view(dtype).astype(np.int64) for v in (a, b))
+    want = np.clip(x + y if name == "add" else x - y, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+    assert (got[0].astype(narrow) == want.view(narrow)).all()
