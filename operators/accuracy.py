@@ -50,7 +50,7 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     `growth` takes roundings to be independent. Inputs whose terms are all alike repeat one rounding, and may
     exceed it.
     """
-    kind = dtype_of(op.dtype)
+    kind = dtype_of(op.result if isinstance(op, Gemm) else op.dtype)
     v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
     u = kind.unit_roundoff
     tiny = kind.min_normal * u

@@ -1,4 +1,4 @@
-"""General matrix multiply, D = op(A) op(B), as a lazy tree.
+"""General matrix multiply, D = act(alpha op(A) op(B) + beta C + bias), as a lazy tree.
 
 Device -> block (tile_m x tile_n of D, one workgroup) -> wave (its part of the block's tile, one tile_k of
 the sum) -> atom (one MFMA). Layout letters are row-major: N means stored as written, T stored transposed.
@@ -19,10 +19,36 @@ from .node import Node, check_extent
 from .policy import Pad
 from .view import View, Window
 
-__all__ = ["DTYPES", "LAYOUTS", "Gemm", "GemmAtom", "GemmBlock", "GemmDevice", "GemmTiles", "GemmWave"]
+__all__ = [
+    "ACTIVATIONS",
+    "BIASES",
+    "DTYPES",
+    "LAYOUTS",
+    "OUT_DTYPES",
+    "Gemm",
+    "GemmAtom",
+    "GemmBlock",
+    "GemmDevice",
+    "GemmTiles",
+    "GemmWave",
+]
 
-DTYPES = ("f64", "f32", "f16", "bf16")
+DTYPES = (
+    "f64",
+    "f32",
+    "xf32",
+    "f16",
+    "bf16",
+    "fp8_e4m3fnuz",
+    "bf8_e5m2fnuz",
+    "fp8_e4m3fn",
+    "bf8_e5m2",
+    "i8",
+)
+OUT_DTYPES = ("f64", "f32", "f16", "bf16", "i32", "fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2")
 LAYOUTS = ("NN", "NT", "TN", "TT")
+BIASES = ("none", "row", "column")
+ACTIVATIONS = ("none", "relu", "gelu", "silu")
 
 BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
 
@@ -31,7 +57,11 @@ BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
 class Gemm:
     """The operator. D is [M, N]; A is stored [M, K] (N) or [K, M] (T), B is stored [K, N] (N) or [N, K] (T).
 
-    Raises BadInput for an extent below 1, an unknown dtype or an unknown layout.
+    `out_dtype` is the type of D (and C); empty, it is the dtype, f32 for types that sums do not fit (8 bits, xf32) and
+    i32 for i8. `lda`, `ldb` and `ldd` are leading dimensions in elements, 0 for tight rows; `has_c` asks for beta C,
+    `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments.
+
+    Raises BadInput for an extent below 1, an unknown name, or a leading dimension shorter than a row.
     """
 
     M: int
@@ -40,17 +70,51 @@ class Gemm:
     dtype: str = "f32"
     batch: int = 1
     layout: str = "NN"
+    out_dtype: str = ""
+    lda: int = 0
+    ldb: int = 0
+    ldd: int = 0
+    has_c: bool = False
+    bias: str = "none"
+    activation: str = "none"
 
     name: ClassVar[str] = "gemm"
 
     def __post_init__(self) -> None:
         for name in ("M", "N", "K", "batch"):
             check_extent(name, getattr(self, name))
-        for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
+        named = (
+            ("dtype", DTYPES),
+            ("layout", LAYOUTS),
+            ("out_dtype", ("", *OUT_DTYPES)),
+            ("bias", BIASES),
+            ("activation", ACTIVATIONS),
+        )
+        for name, known in named:
             value = getattr(self, name)
             if value not in known:
                 near = near_names(str(value), known)
                 raise BadInput(f"{name}={value!r} is not offered for gemm: {near}")
+        rows = (("lda", self.shape_a[1]), ("ldb", self.shape_b[1]), ("ldd", self.N))
+        for name, row in rows:
+            given = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int) or (given and given < row) or given < 0:
+                raise BadInput(f"{name}={given!r} must be 0 or at least the row length {row}")
+
+    @property
+    def result(self) -> str:
+        """Type of D: `out_dtype`, or what follows from the dtype."""
+        if self.out_dtype:
+            return self.out_dtype
+        kind = dtype(self.dtype)
+        if kind.name == "i8":
+            return "i32"
+        return "f32" if kind.bits == 8 or kind.name == "xf32" else kind.name
+
+    @property
+    def leading(self) -> tuple[int, int, int]:
+        """Elements between rows of A, B and D as stored."""
+        return self.lda or self.shape_a[1], self.ldb or self.shape_b[1], self.ldd or self.N
 
     @property
     def elem_bytes(self) -> int:
@@ -75,6 +139,12 @@ class Gemm:
 class GemmTiles:
     """Tile policy: tile_m x tile_n x tile_k per workgroup, cut among a grid of wave_m x wave_n waves.
 
+    Knobs of emitted kernels, by mechanism. LDS: `buffers` tiles in LDS, `direct` loads that bypass the registers.
+    Global reads: `read_a`, `read_b` elements of an access, `tail_a`, `tail_b` those of the last tile of k.
+    Stores: `store` elements of an access to D. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets
+    that tiles are dealt to. Schedule: `pinned` keeps the emitted order of MFMAs, reads and loads. Occupancy:
+    `waves_per_simd` that the register budget aims at.
+
     Raises BadInput where a wave's part is not whole atoms.
     """
 
@@ -84,6 +154,17 @@ class GemmTiles:
     wave_m: int
     wave_n: int
     atom: MFMAAtom
+    buffers: int = 1
+    direct: bool = False
+    read_a: int = 1
+    read_b: int = 1
+    tail_a: int = 1
+    tail_b: int = 1
+    store: int = 1
+    group_m: int = 1
+    xcds: int = 1
+    pinned: bool = True
+    waves_per_simd: int = 1
 
     def __post_init__(self) -> None:
         for name in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n"):

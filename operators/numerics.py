@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from closedform.hw.dtypes import DType
+from closedform.hw.dtypes import dtype as dtype_of
 from closedform.hw.errors import BadInput
 
 __all__ = ["Array", "accumulator", "rounded"]
@@ -37,6 +39,13 @@ def rounded(x: Any, dtype: str) -> Array:
             return np.asarray(x).astype(np.float16).astype(np.float32)
         if dtype == "bf16":
             return _bf16(np.asarray(x).astype(np.float32))
+        if dtype == "i8":
+            return np.asarray(np.clip(np.rint(np.asarray(x)), -128, 127), np.float32)
+        if dtype == "i32":
+            return np.asarray(np.rint(np.asarray(x)), np.float32)
+        kind = dtype_of(dtype)
+        if dtype == "xf32" or kind.bits == 8:
+            return _narrow(np.asarray(x, dtype=np.float64), kind).astype(np.float32)
     raise BadInput(f"no rounding to {dtype!r} is known here")
 
 
@@ -46,3 +55,11 @@ def _bf16(x: NDArray[np.float32]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         kept = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(x), x, kept.view(np.float32)).astype(np.float32)
+
+
+def _narrow(x: NDArray[np.float64], kind: DType) -> NDArray[np.float64]:
+    """To the spacing of a float of `precision` bits, ties to even; what exceeds the largest number is clamped to it."""
+    _, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))
+    least = np.frexp(kind.min_normal)[1]
+    step = np.ldexp(1.0, np.maximum(exponent, least) - kind.precision)
+    return np.where(np.isnan(x), x, np.clip(np.rint(x / step) * step, -kind.max_finite, kind.max_finite))

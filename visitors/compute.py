@@ -42,7 +42,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
         self.out = np.zeros(_output_shape(op), accumulator(op.dtype))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             self.visit(tree)
-            return rounded(self.out, op.dtype)
+            return rounded(self.out, op.result if isinstance(op, Gemm) else op.dtype)
 
 
 def input_shapes(op: Attention | Gemm) -> dict[str, tuple[int, ...]]:

@@ -6,12 +6,12 @@ from closedform.hw.errors import BadInput
 
 from .derivation import Derivation
 from .emit_attention import AttentionEmit
+from .emit_gemm import GemmEmit, gemm_name
 
-__all__ = ["EmitVisitor", "emit_source", "kernel_name"]
+__all__ = ["EMIT_VISITORS", "emit_source", "kernel_name"]
 
-
-class EmitVisitor(AttentionEmit):
-    """Writes the FlyDSL file of a derived tree; each operator's nodes have their methods in a file of their own."""
+#: The EmitVisitor of each operator's nodes: it writes the FlyDSL file of a derived tree.
+EMIT_VISITORS = {"attention": AttentionEmit, "gemm": GemmEmit}
 
 
 def emit_source(derivation: Derivation) -> str:
@@ -22,7 +22,7 @@ def emit_source(derivation: Derivation) -> str:
     tiles, _, _ = derivation.require()
     if derivation.model != "default":
         raise BadInput(f"model {derivation.model!r} reproduces the paper's tables; kernels follow --model default")
-    return str(EmitVisitor(derivation).visit(derivation.op.tree(tiles)))
+    return str(EMIT_VISITORS[derivation.op.name](derivation).visit(derivation.op.tree(tiles)))
 
 
 def kernel_name(derivation: Derivation) -> str:
@@ -32,15 +32,11 @@ def kernel_name(derivation: Derivation) -> str:
     """
     tiles, _, _ = derivation.require()
     op = derivation.op
-    parts = [
-        op.name,
-        derivation.hw.name,
-        op.dtype,
-        f"d{op.d}",
-        f"q{tiles.tile_q}",
-        f"kv{tiles.tile_kv}",
-        f"w{tiles.waves}",
-    ]
-    if op.variant != "chained":
-        parts.append(op.variant)
+    parts = [op.name, derivation.hw.name, op.dtype]
+    if op.name == "gemm":
+        parts += gemm_name(op, tiles)
+    else:
+        parts += [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
+        if op.variant != "chained":
+            parts.append(op.variant)
     return "_".join(parts)

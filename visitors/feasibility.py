@@ -22,13 +22,14 @@ from closedform.operators.node import Node
 from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
 from .derivation import Derivation, NodeCheck, PredictedResources
+from .gemm_default import derive_gemm_default
 from .gemm_paper import derive_gemm
 from .visitor import Visitor
 
 __all__ = ["FeasibilityVisitor", "derive", "derive_attention"]
 
 #: Derivations of each operator, by name.
-MODELS = {"attention": ("default", "paper"), "gemm": ("paper",)}
+MODELS = {"attention": ("default", "paper"), "gemm": ("default", "paper")}
 
 
 class FeasibilityVisitor(Visitor):
@@ -56,8 +57,10 @@ class FeasibilityVisitor(Visitor):
 
     def visit_GemmDevice(self, node: GemmDevice) -> Derivation:
         self._check_model("gemm")
-        self._no_overrides()
-        return self._checked(derive_gemm(node.op, self.hw))
+        if self.model == "paper":
+            self._no_overrides()
+            return self._checked(derive_gemm(node.op, self.hw))
+        return self._checked(derive_gemm_default(node.op, self.hw, **self.overrides))
 
     # --- the tiled tree, level by level -------------------------------------------------------------------------
 
@@ -142,7 +145,8 @@ def derive(op: Attention | Gemm, hw: HardwareDescriptor, model: str | None = Non
     `model` is "default" (for emitted kernels) or "paper"; left out, it is the operator's first model. Raises
     BadInput for an unknown model, an override of another operator or a type that the GPU has no atom for.
     """
-    return FeasibilityVisitor(hw, model or MODELS[op.name][0], **overrides).visit(op.tree())
+    derivation: Derivation = FeasibilityVisitor(hw, model or MODELS[op.name][0], **overrides).visit(op.tree())
+    return derivation
 
 
 def derive_attention(

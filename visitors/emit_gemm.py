@@ -1,0 +1,297 @@
+"""The EmitVisitor's methods for gemm: the tree from device to atom becomes one FlyDSL file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from closedform.hw.atoms import F8F6F4_FORMATS
+from closedform.hw.dtypes import dtype
+from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmTiles, GemmWave
+
+from . import emit_gemm_epilogue as epilogue_text
+from . import emit_gemm_host as host_text
+from . import emit_gemm_loop as loop_text
+from . import emit_gemm_operand as operand_text
+from .derivation import Derivation
+from .emit_text import constants, docstring, join, piece
+from .gemm_shape import GemmShape
+from .visitor import Visitor
+
+__all__ = ["GemmEmit", "gemm_name"]
+
+#: FlyDSL and torch names of the types of D; 8-bit floats are put together from words.
+FLYDSL_TYPES = {"f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "i32": "Int32"}
+TORCH_TYPES = {
+    "f64": "float64",
+    "f32": "float32",
+    "xf32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i32": "int32",
+    "fp8_e4m3fnuz": "float8_e4m3fnuz",
+    "bf8_e5m2fnuz": "float8_e5m2fnuz",
+    "fp8_e4m3fn": "float8_e4m3fn",
+    "bf8_e5m2": "float8_e5m2",
+}
+#: Element types of MFMA operands, by their MLIR name.
+OPERAND_TYPES = {
+    "f64": "Float64",
+    "f32": "Float32",
+    "f16": "Float16",
+    "bf16": "BFloat16",
+    "i64": "Int64",
+    "i32": "Int32",
+    "i16": "Int16",
+}
+#: Error that main() accepts, relative to the largest value; the example's sums are exact.
+TOLERANCES = {"f64": 1e-14, "f32": 1e-6, "f16": 1e-3, "bf16": 8e-3, "i32": 0.0}
+#: Workgroups along x; the runtime multiplies them by the threads in 32 bits.
+GRID_X = 65536
+
+_IMPORTS = """
+import math
+import sys
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+import torch
+from flydsl._mlir import ir
+from flydsl._mlir.dialects import rocdl as operations
+from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
+from flydsl.expr import gpu, rocdl
+from flydsl.expr.typing import T
+from flydsl.expr.typing import Vector as Vec
+"""
+
+_CEIL_DIV = """
+def ceil_div(a, b):
+    return -(-a // b)
+"""
+
+
+class GemmEmit(Visitor):
+    """Writes one kernel file; every method returns the text of its level.
+
+    The generic (interior) child of each node is visited: all children run the same code, and their clipped extents are
+    the ends of buffer descriptors.
+    """
+
+    def __init__(self, derivation: Derivation) -> None:
+        tiles, self.resources, self.grid = derivation.require()
+        self.derivation = derivation
+        self.gemm = GemmShape(derivation.op, tiles, derivation.hw)
+
+    def visit_GemmDevice(self, node: GemmDevice) -> str:
+        op, tiles = node.op, self.gemm.tiles
+        extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
+        return (
+            join(
+                self._gemm_header(),
+                piece(_IMPORTS),
+                self._gemm_constants(),
+                piece(_CEIL_DIV),
+                host_text.place(tiles.xcds),
+                self.visit(node.interior()[0]),
+                loop_text.kernel(extra),
+                host_text.host(op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation),
+            )
+            + "\n"
+        )
+
+    def visit_GemmBlock(self, node: GemmBlock) -> str:
+        shape, op, tiles = self.gemm, node.op, node.tiles
+        kinds = shape.kinds
+        guarded = {kind: any(a.kind == kind and not a.divides for a in shape.operands) for kind in kinds}
+        narrow = shape.narrow or (op.has_c and tiles.store * shape.out_bytes < 4)
+        operands = []
+        if "AlongK" in kinds:
+            operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct))
+        if "AlongRows" in kinds:
+            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"]))
+        return join(
+            operand_text.resources(narrow, any(guarded.values())),
+            self._column_order(),
+            operand_text.operand(),
+            *operands,
+            self.visit(node.interior()[0]),
+        )
+
+    def visit_GemmWave(self, node: GemmWave) -> str:
+        shape, op, tiles = self.gemm, node.op, node.tiles
+        scaled = {"f64": "x * alpha", "i32": "x" if op.result == "i32" else "x.to(SCALAR) * alpha"}
+        a, b = shape.operands
+        return join(
+            self.visit(node.interior()[0]),
+            loop_text.split("0" if shape.acc_type == "i32" else "0.0"),
+            loop_text.order(tiles.pinned),
+            epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
+            loop_text.block_class(
+                a.kind,
+                b.kind,
+                tiles.buffers,
+                tiles.direct,
+                epilogue_text.epilogue(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * alpha")),
+            ),
+        )
+
+    def visit_GemmAtom(self, node: GemmAtom) -> str:
+        atom = node.tiles.atom
+        kind = atom.rocdl_operand
+        vector = kind.startswith("vector<")
+        element = kind.removeprefix("vector<").removesuffix(">").split("x", 1)[-1] if vector else kind
+        cast = f"chunk_of(parts).bitcast(fx.{OPERAND_TYPES[element]})"
+        value = f"{cast}.ir_value()" if vector else f"{cast}[0].ir_value()"
+        if kind == "i32":
+            value = "parts[0].ir_value()"
+        elif kind == "f32":
+            value = "parts[0].bitcast(fx.Float32).ir_value()"
+        if atom.instruction.endswith("f8f6f4"):
+            formats = f"{F8F6F4_FORMATS[atom.dtype_a.family]}, {F8F6F4_FORMATS[atom.dtype_b.family]}"
+            multiply = (
+                "no_scale = fx.Int32(0).ir_value()\n"
+                f"    operands = [a, b, c.ir_value(), {formats}, 0, no_scale, 0, no_scale]\n"
+                f"    return Vec(rocdl.{atom.rocdl_op}(Vec.make_type(ACC, ACC_TYPE), operands))"
+            )
+        else:
+            modifier = "mfma_neg_modifier" if atom.dtype_a.name == "f64" else "mfma_perm_b"
+            multiply = (
+                f'plain = ir.Attribute.parse("#rocdl<{modifier} none>")\n'
+                "    kind = Vec.make_type(ACC, ACC_TYPE)\n"
+                f"    return Vec(operations.{atom.rocdl_op}(kind, a, b, c.ir_value(), 0, 0, plain).result)"
+            )
+        return join(
+            f'def mma_operand(parts):\n    """Words as {atom.instruction} takes them."""\n    return {value}',
+            f'def mma(a, b, c):\n    """C + A B of one MFMA on fragments."""\n    {multiply}',
+        )
+
+    def _column_order(self) -> str:
+        """Image row of a column of B and back, as bit permutations."""
+        bits = self.gemm.layout.column_bits
+        moved = [(source, to) for to, source in enumerate(bits) if source != to]
+        kept = sum(1 << source for source, _ in moved)
+
+        def permuted(name: str, pairs: list[tuple[int, int]]) -> str:
+            if not pairs:
+                return name
+            terms = [f"({name} & ~{kept:#x})"]
+            for source, to in pairs:
+                shift = f"<< {to - source}" if to > source else f">> {source - to}"
+                terms.append(f"(({name} & {1 << source:#x}) {shift})")
+            return " | ".join(terms)
+
+        back = [(to, source) for source, to in moved]
+        text = f'''
+def natural(row):
+    return row
+
+
+def column_row(column):
+    """Image row of a column of op(B): the order that leaves each lane COLUMN_RUN consecutive columns of D."""
+    return {permuted("column", moved)}
+'''
+        inverse = f'''
+def row_column(row):
+    """Column of op(B) in an image row."""
+    return {permuted("row", back)}
+'''
+        return join(piece(text), piece(inverse) if self.gemm.tiles.direct else "")
+
+    def _gemm_header(self) -> str:
+        d = self.derivation
+        op, tiles, hw = d.op, self.gemm.tiles, d.hw
+        unified = (
+            "" if hw.vgpr_unified else f" ({self.resources.arch_registers} arch, {self.resources.acc_registers} acc)"
+        )
+        formula = "alpha A B" + (" + beta C" if op.has_c else "")
+        formula += f" + bias ({op.bias})" if op.bias != "none" else ""
+        formula = formula if op.activation == "none" else f"{op.activation}({formula})"
+        stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
+        how = "straight to LDS" if tiles.direct else "through registers"
+        return docstring(
+            f"Matrix product D = {formula} for {hw.gfx}.",
+            [
+                ("shape", f"M {op.M}, N {op.N}, K {op.K}, batch {op.batch} (run-time), {stored}"),
+                ("types", f"{op.dtype} in, {tiles.atom.dtype_acc} accumulation, {op.result} out"),
+                ("target", f"{hw.name} ({hw.gfx}), atom {tiles.atom.instruction}"),
+                (
+                    "tiles",
+                    f"{tiles.tile_m} x {tiles.tile_n} x {tiles.tile_k}, waves {tiles.wave_m} x {tiles.wave_n}",
+                ),
+                ("loads", f"{how}, {tiles.buffers} buffer(s) in LDS"),
+                (
+                    "registers",
+                    f"at most {self.resources.registers} of {self.resources.register_budget} a lane{unified}, "
+                    f"{tiles.waves_per_simd} wave(s) per SIMD",
+                ),
+                ("LDS", f"{self.resources.lds_bytes} of {self.resources.lds_limit_bytes} bytes"),
+                ("grid", f"{self.grid.blocks} workgroups, {self.grid.rounds} round(s) on {self.grid.num_cus} CUs"),
+                ("emitted by", "closedform; needs flydsl and torch"),
+            ],
+        )
+
+    def _gemm_constants(self) -> str:
+        shape = self.gemm
+        op, tiles, layout, hw = shape.op, shape.tiles, shape.layout, shape.hw
+        a, b = shape.operands
+        scalar = "Float64" if shape.acc_type == "f64" else "Float32"
+        out = op.result
+        rows: list[tuple[str, Any, str]] = [
+            ("TARGET", f'"{hw.gfx}"', ""),
+            ("TORCH_DTYPE, ELEM_BYTES", f"torch.{TORCH_TYPES[op.dtype]}, {shape.elem_bytes}", ""),
+            ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[out]}, {shape.out_bytes}", ""),
+            ("ACC_TYPE, SCALAR", f"fx.{FLYDSL_TYPES[shape.acc_type]}, fx.{scalar}", "of sums, of alpha and beta"),
+        ]
+        if out in FLYDSL_TYPES:
+            rows.append(("OUT", f"fx.{FLYDSL_TYPES[out]}", ""))
+        else:
+            rows.append(("OUT_MAX", dtype(out).max_finite, "largest number of the type of D"))
+        rows += [
+            ("TILE_M, TILE_N, TILE_K", f"{tiles.tile_m}, {tiles.tile_n}, {tiles.tile_k}", "of a workgroup"),
+            ("WAVES_M, WAVES_N", f"{tiles.wave_m}, {tiles.wave_n}", ""),
+            ("THREADS", f"WAVES_M * WAVES_N * {hw.wavefront_size}", ""),
+            ("WAVES_PER_SIMD", tiles.waves_per_simd, "occupancy that the register budget aims at"),
+            ("ATOM_MN", tiles.atom.m, tiles.atom.instruction),
+            ("A_ATOMS, B_ATOMS", f"{shape.atoms_m}, {shape.atoms_n}", "of a wave"),
+            ("GROUPS", layout.groups, "lane groups: lanes that share a row of an operand"),
+            ("ACC", layout.acc, "elements of D in a lane"),
+            ("VEC", layout.vec, "elements of a 16-byte chunk"),
+            ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.chunks * 4}", "of an image row in LDS"),
+            ("STEPS, READS, MFMAS", f"{layout.steps}, {layout.reads}, {layout.mfmas}", "of a tile, operand, chunk"),
+            ("MFMA_WORDS", shape.mfma_words, "of an MFMA operand"),
+            ("FRAGMENTS", "READS * (A_ATOMS + B_ATOMS)", "chunks that a step reads"),
+            ("BUFFERS, BUFFER_WORDS", f"{tiles.buffers}, (TILE_M + TILE_N) * ROW_WORDS", "images of A and B in LDS"),
+            (
+                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
+                f"{layout.swizzle.first}, {layout.swizzle.second}, {layout.swizzle.mask}",
+                "XOR of chunk and row",
+            ),
+            ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "consecutive columns of a lane, of its groups"),
+            ("A_STAGED, CARRIED", f"{a.registers_loads}, {shape.carried}", "loads that a thread keeps under way"),
+            ("A_READ, B_READ, STORE", f"{tiles.read_a}, {tiles.read_b}, {tiles.store}", "elements of a global access"),
+        ]
+        if a.kind == "AlongK" or b.kind == "AlongK":
+            rows.append(("A_TAIL, B_TAIL", f"{tiles.tail_a}, {tiles.tail_b}", "the same in the partial tile of k"))
+        rows += [
+            ("GROUP_M", tiles.group_m, "rows of tiles that share columns"),
+            *([("XCDS", tiles.xcds, "chiplets that tiles are dealt to")] if tiles.xcds > 1 else []),
+            ("GRID_X, BATCH_LIMIT", f"{GRID_X}, 65535", "workgroups along x, along z"),
+            ("OFFSET_LIMIT", "2**31 - 16", "of byte offsets inside a tile"),
+            ("OUT_OF_RANGE", "2**31 - 16", "offset past every extent"),
+            ("MFMA, READ, WRITE, LOAD", "0x8, 0x100, 0x200, 0x20", "kinds of operations to the scheduler"),
+            ("LOG2_E", "math.log2(math.e)", ""),
+            ("TOLERANCE", TOLERANCES.get(out, 0.13), "of main(), relative to the largest value"),
+        ]
+        return constants(rows)
+
+
+def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
+    """Parts of the file name: layout, tiles, and what else tells a kernel from its neighbours."""
+    parts = [op.layout.lower(), f"{tiles.tile_m}x{tiles.tile_n}x{tiles.tile_k}"]
+    parts.append(f"w{tiles.wave_m}x{tiles.wave_n}b{tiles.buffers}{'d' if tiles.direct else ''}")
+    parts.append(f"a{tiles.read_a}b{tiles.read_b}d{tiles.store}")
+    parts += [op.result] if op.result != op.dtype else []
+    parts += ["c"] if op.has_c else []
+    parts += [f"bias{op.bias}"] if op.bias != "none" else []
+    parts += [op.activation] if op.activation != "none" else []
+    return parts

@@ -1,0 +1,49 @@
+"""Closed formulas of emitted GEMMs, each with its equation, unit and source."""
+
+from __future__ import annotations
+
+from .formula import Formula, ceil_div
+
+__all__ = ["GEMM"]
+
+OWN = "default model: the kernels that are emitted"
+
+
+class GEMM:
+    """t_M, t_N, t_K: tile of a workgroup; elem_bytes of an input element; registers are 32-bit and per lane."""
+
+    accumulators = Formula(
+        "D",
+        "accumulators of a wave: half of the registers, the other half holds what is under way",
+        "registers",
+        OWN,
+        lambda t_M, t_N, acc_words, waves, lanes: t_M * t_N * acc_words // (waves * lanes),
+    )
+    tile_k = Formula(
+        "t_K",
+        "depth of a tile: rows of 128 bytes, one cache line, whose reads have no bank conflict",
+        "elements",
+        OWN,
+        lambda row_bytes, elem_bytes: row_bytes // elem_bytes,
+    )
+    lds = Formula(
+        "LDS",
+        "A and B in LDS, one image for each buffer",
+        "bytes",
+        OWN,
+        lambda t_M, t_N, t_K, elem_bytes, buffers: buffers * (t_M + t_N) * t_K * elem_bytes,
+    )
+    blocks = Formula(
+        "blocks",
+        "workgroups of the grid",
+        "workgroups",
+        OWN,
+        lambda M, N, t_M, t_N, batch: ceil_div(M, t_M) * ceil_div(N, t_N) * batch,
+    )
+    rounds = Formula(
+        "rounds",
+        "times that every CU gets a workgroup",
+        "rounds",
+        OWN,
+        lambda blocks, num_cus: ceil_div(blocks + 0, num_cus),
+    )
