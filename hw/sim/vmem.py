@@ -33,7 +33,9 @@ WIDTHS: dict[str, tuple[int, str]] = {
     "byte": (1, "low"), "short": (2, "low"), "byte_d16_hi": (1, "high"),
 }  # fmt: skip
 
-Address = Callable[[Group], tuple[Array, Array]]  # uint64 addresses and the lanes that take part
+#: Byte addresses, the lanes that access all of their bytes, and None or, where a range ends inside of a lane's
+#: access, the number of its words that are in range.
+Address = Callable[[Group], tuple[Array, Array, Array | None]]
 
 
 def fill_registers(g: Group, row: int, data: NDArray[np.uint8], how: str) -> None:
@@ -121,11 +123,14 @@ def decode_vector_memory(ins: Instruction, ctx: Context) -> Op | None:
         return _load(ins, address, reads, data, rows, size, how, flat)
 
     def store(g: Group) -> None:
-        where, mask = address(g)
+        where, mask, words = address(g)
         values = gather_registers(g, data.row, size, how)
         m = g.machine
         m.check_alignment(g, ins, where, mask, min(size, 4))
         m.memory.store(g, ins, where, mask, values)
+        if words is not None:
+            for k in range(size // 4):
+                m.memory.store(g, ins, where + 4 * k, words > k, values[..., 4 * k : 4 * k + 4])
         m.count_global(g, ins, where, mask, size, True)
         issue_vm(g, None, flat)
 
@@ -144,15 +149,24 @@ def _load(
     flat: bool,
 ) -> Op:
     def load(g: Group) -> None:
-        where, mask = address(g)
+        where, mask, words = address(g)
         m = g.machine
         m.check_alignment(g, ins, where, mask, min(size, 4))
-        values = m.memory.load(g, ins, where, mask, size)
+        values = _loaded(g, ins, where, mask, words, size)
         m.count_global(g, ins, where, mask, size, False)
         fill_registers(g, data.row, values, how)
         issue_vm(g, rows, flat)
 
     return make_op(ins, load, "vmem", reads, (), extra_writes=frozenset(rows))
+
+
+def _loaded(g: Group, ins: Instruction, where: Array, mask: Array, words: Array | None, size: int) -> Array:
+    """Bytes of a load, word by word where a range ends inside of it."""
+    values = g.machine.memory.load(g, ins, where, mask, size)
+    if words is not None:
+        for k in range(size // 4):
+            values[..., 4 * k : 4 * k + 4] |= g.machine.memory.load(g, ins, where + 4 * k, words > k, 4)
+    return values
 
 
 # --- addresses --------------------------------------------------------------------------------------------------
@@ -176,15 +190,15 @@ def _global_address(ins: Instruction, ctx: Context, operands: list[Operand]) -> 
     if scalar is not None:
         base = scalar.row
 
-        def with_base(g: Group) -> tuple[Array, Array]:
+        def with_base(g: Group) -> tuple[Array, Array, Array | None]:
             lane = g.V[row].astype(np.int64) + offset
-            return g.scalar64(base).astype(np.int64)[:, None] + lane, g.E
+            return g.scalar64(base).astype(np.int64)[:, None] + lane, g.E, None
 
         return with_base, [vector, scalar]
 
-    def plain(g: Group) -> tuple[Array, Array]:
+    def plain(g: Group) -> tuple[Array, Array, Array | None]:
         low, high = g.V[row].astype(np.int64), g.V[row + 1].astype(np.int64)
-        return (low | (high << 32)) + offset, g.E
+        return (low | (high << 32)) + offset, g.E, None
 
     return plain, [vector]
 
@@ -192,10 +206,11 @@ def _global_address(ins: Instruction, ctx: Context, operands: list[Operand]) -> 
 def _buffer_address(
     ins: Instruction, ctx: Context, operands: list[Operand], size: int
 ) -> tuple[Address, list[Operand]]:
-    """Descriptor arithmetic. A lane out of range takes no part: its load gives 0, its store is dropped.
+    """Descriptor arithmetic. What is out of range takes no part: a load gives 0, a store is dropped.
 
-    Without a stride the range is checked in bytes: offset (without soffset) + size <= num_records - soffset. With one
-    it is checked in records: index < num_records.
+    An access must end within num_records, counting soffset and the instruction's offset; each word of a wide one is
+    checked by itself. Only voffset plus the instruction's offset wraps, at 32 bits. With idxen and a stride the
+    range is counted in records.
     """
     mods = ins.modifiers
     vector, resource = operands[0], operands[1]
@@ -204,26 +219,30 @@ def _buffer_address(
     inst = _offset(ins)
     base_row, row = resource.row, vector.row
 
-    def address(g: Group) -> tuple[Array, Array]:
+    def address(g: Group) -> tuple[Array, Array, Array | None]:
         s = g.S
         base = s[base_row].astype(np.int64) | ((s[base_row + 1] & np.uint32(0xFFFF)).astype(np.int64) << 32)
         stride = ((s[base_row + 1] >> np.uint32(16)) & np.uint32(0x3FFF)).astype(np.int64)
         records = s[base_row + 2].astype(np.int64)
         if (s[base_row + 1] >> np.uint32(31)).any() or ((s[base_row + 3] >> np.uint32(23)) & np.uint32(1)).any():
             if not idxen and (base == SCRATCH_BASE).all():
-                return _private(g, scalar, inst, row if offen else None), g.E
+                return _private(g, scalar, inst, row if offen else None), g.E, None
             raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "swizzled or lane-indexed descriptor")
         start = s[scalar.row].astype(np.int64) if scalar.kind == "s" else np.int64(int(scalar.value))
         within = np.full(g.E.shape, inst, np.int64)
         index = np.zeros(g.E.shape, np.int64)
         if offen:
-            within += g.V[row + (1 if idxen else 0)]
+            within = (within + g.V[row + (1 if idxen else 0)]) & 0xFFFFFFFF
         if idxen:
             index += g.V[row]
         column = np.broadcast_to(start, (g.n,))[:, None]
-        raw = within + size <= records[:, None] - column
-        valid = raw if not stride.any() else np.where(stride[:, None] == 0, raw, index < records[:, None])
-        return base[:, None] + column + within + stride[:, None] * index, g.E & valid
+        room = records[:, None] - column - within
+        where = base[:, None] + column + within + stride[:, None] * index
+        valid = room >= size
+        if idxen and stride.any():
+            return where, g.E & np.where(stride[:, None] == 0, valid, index < records[:, None]), None
+        words = np.where(g.E & ~valid & (room >= 4), room // 4, 0) if size > 4 else None
+        return where, g.E & valid, words if words is not None and words.any() else None
 
     reads = [resource]
     if vector.kind == "v" and (offen or idxen):
@@ -251,10 +270,10 @@ def _load_to_lds(ins: Instruction, ctx: Context, address: Address, reads: list[O
     limit = np.uint32(0x3FFFF if ctx.target == "gfx950" else 0xFFFF)
 
     def load(g: Group) -> None:
-        where, mask = address(g)
+        where, mask, words = address(g)
         m = g.machine
         m.check_alignment(g, ins, where, mask, min(size, 4))
-        values = m.memory.load(g, ins, where, mask, size)
+        values = _loaded(g, ins, where, mask, words, size)
         m.count_global(g, ins, where, mask, size, False)
         if size < 4:
             values = np.concatenate([values, np.zeros((*values.shape[:2], 4 - size), np.uint8)], axis=2)
@@ -317,7 +336,7 @@ def _atomic(ins: Instruction, ctx: Context, space: str, operands: list[Operand],
     read_rows = frozenset(range(data.row, data.row + count * (2 if compare else 1)))
 
     def run(g: Group) -> None:
-        where, mask = address(g)
+        where, mask, _ = address(g)  # atomics are in range as a whole or not at all
         m = g.machine
         m.check_alignment(g, ins, where, mask, size)
         operand = gather_registers(g, data.row, size, "words")

@@ -139,6 +139,23 @@ def test_buffer_bounds():
     assert (out[192:] == 7).all()
 
 
+@pytest.mark.parametrize("records", [1016, 1020, 1023, 1008])
+def test_buffer_bound_inside_of_an_access(records):
+    """Each word of a wide access is checked by itself."""
+    body = (
+        RESOURCE.format(records=records) + TARGET_RESOURCE.format(records=records)
+        + f"buffer_load_dwordx4 v[8:11], v2, s[8:11], 0 offen\n{WAIT}global_store_dwordx4 v2, v[8:11], s[6:7]\n"
+        f"s_add_u32 s12, s12, 1024\nv_mov_b32_e32 v8, 9\n"
+        "v_mov_b32_e32 v9, 9\nv_mov_b32_e32 v10, 9\nv_mov_b32_e32 v11, 9\n"
+        f"buffer_store_dwordx4 v[8:11], v2, s[12:15], 0 offen\n{WAIT}"
+    )  # fmt: skip
+    source, out = words(256), np.zeros(512, np.uint32)
+    simulate(body, source, out)
+    inside = np.arange(256) < records // 4
+    assert (out[:256] == np.where(inside, source, 0)).all()
+    assert (out[256:] == np.where(inside, 9, 0)).all()
+
+
 def test_saturated_descriptor_past_the_end_is_reported():
     body = RESOURCE.format(records=-1) + f"buffer_load_dword v8, v2, s[8:11], 0 offen\n{WAIT}"
     result = run(parse_text(kernel_text("gfx942", LOAD + body, 2)), [words(16), Out(np.zeros(4), partial=True)], 1)
