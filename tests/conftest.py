@@ -1,5 +1,9 @@
 """Ends a run with the largest errors against float64 that its tests recorded, per dtype and test."""
 
+from pathlib import Path
+
+import pytest
+
 PREFIX = "max_rel_error "
 
 
@@ -19,3 +23,23 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("largest error against float64, relative to the largest value of its row")
         for (module, test, dtype), value in sorted(worst.items()):
             terminalreporter.write_line(f"{dtype:>5} {value:9.2e}  {module}::{test}")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request):
+    """Compares text with the golden file of that name, in tests/golden under the path of the test file."""
+    folder = Path(__file__).parent / "golden" / Path(request.path).relative_to(Path(__file__).parent).with_suffix("")
+
+    def check(name, text):
+        path = folder / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"no golden file {path}: write it with pytest --update-golden"
+        assert text == path.read_text(encoding="utf-8"), f"{path} differs: look, then pytest --update-golden"
+
+    return check

@@ -257,12 +257,12 @@ class _Model:
     def _fill_device(self, first: _Candidate) -> tuple[_Candidate, str]:
         """Fewer waves a workgroup or smaller t_Q where that shortens the roofline of the whole grid.
 
-        Ties go to more CUs in use, then to larger t_Q and more waves, which load K and V less often.
+        Ties go to larger t_Q and to more waves, which load K and V less often.
         """
         if first.grid.fills_device:
             return first, ""
         best = min([first, *self._smaller(first)], key=_time_key)
-        if best.clocks >= first.clocks and best.grid.blocks <= first.grid.blocks:
+        if best is first:
             return first, ""
         gain = f"its roofline is {first.clocks / best.clocks:.2f} times shorter"
         return best, (
@@ -326,6 +326,5 @@ class _Model:
         return Derivation(self.op, self.hw, "default", None, binding, (), None, None, closest)
 
 
-def _time_key(c: _Candidate) -> tuple[float, int, int, int]:
-    in_use = min(c.grid.blocks, c.grid.num_cus)
-    return c.clocks, -in_use, -c.tiles.tile_q, -c.tiles.waves
+def _time_key(c: _Candidate) -> tuple[float, int, int]:
+    return c.clocks, -c.tiles.tile_q, -c.tiles.waves

@@ -44,4 +44,5 @@ def grid_clocks(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, gr
         lds_clocks=2 * tiles.tile_kv * tiles.d_pad * op.elem_bytes / hw.lds_read_bytes_per_clk,
         waves_per_cu=on_cu,
     ).value
-    return grid.rounds * ceil_div(op.L_kv, tiles.tile_kv) * clocks
+    steps: int = ceil_div(op.L_kv, tiles.tile_kv)
+    return grid.rounds * steps * clocks

@@ -18,7 +18,7 @@ __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
 #: LDS and global addresses, loop control, temporaries of the softmax. With the fragments it covers what the binaries of
 #: all targets, types and head dims hold beyond the named items (flydsl 0.5.0).
-ADDRESSES = 44
+ADDRESSES = 42
 #: Registers of LDS reads under way, at most: twelve 16-byte reads, where the budget leaves room for them.
 FRAGMENTS = 48
 

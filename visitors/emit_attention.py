@@ -7,9 +7,11 @@ from typing import Any
 
 from closedform.hw.occupancy import waves_per_simd
 from closedform.operators.attention import (
+    Attention,
     AttentionBlock,
     AttentionDevice,
     AttentionStep,
+    AttentionTiles,
     AttentionWave,
     ScoreAtom,
     ValueAtom,
@@ -60,9 +62,11 @@ class AttentionEmit(Visitor):
     """
 
     def __init__(self, derivation: Derivation) -> None:
-        self.tiles, self.resources, self.grid = derivation.require()
-        self.op, self.hw = derivation.op, derivation.hw
-        op, tiles = self.op, self.tiles
+        tiles, self.resources, self.grid = derivation.require()
+        self.tiles: AttentionTiles = tiles
+        self.op: Attention = derivation.op
+        self.hw = derivation.hw
+        op = self.op
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
         self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
         self.packed = self.elem_bytes < 4
@@ -103,7 +107,7 @@ class AttentionEmit(Visitor):
 
     def visit_AttentionWave(self, node: AttentionWave) -> str:
         convert = "none"
-        if self.packed:
+        if self.packed and self.op.p_dtype == self.op.dtype:
             by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
             convert = "bits" if by_hand else "round"
         return join(wave_text.softmax(convert), self.visit(node.interior()[0]))

@@ -1,0 +1,94 @@
+"""Emitted attention kernels for tests: derived, compiled once each in child processes, simulated on demand."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from closedform.hw import catalogue
+from closedform.operators.accuracy import Accuracy, compare
+from closedform.operators.attention import Attention
+from closedform.operators.numerics import rounded
+from closedform.operators.reference import reference
+from closedform.visitors.compile import Compiled, compile_source
+from closedform.visitors.derivation import Derivation
+from closedform.visitors.emit import emit_source
+from closedform.visitors.feasibility import derive
+
+TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
+#: Child compilers that run side by side.
+COMPILERS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel: the operator that decides its tiles, the GPU, and overrides."""
+
+    hw: str
+    dtype: str
+    d: int
+    variant: str = "chained"
+    L: int = 4096
+    heads: int = 32
+    fixed: tuple[tuple[str, Any], ...] = field(default=())
+
+    def __str__(self) -> str:
+        extra = "".join(f"-{k}{v}" for k, v in self.fixed)
+        return f"{self.hw}-{self.dtype}-d{self.d}-{self.variant}-L{self.L}-h{self.heads}{extra}"
+
+    def derivation(self) -> Derivation:
+        op = Attention(self.L, self.L, self.d, heads=self.heads, dtype=self.dtype, variant=self.variant)
+        return derive(op, catalogue.get(self.hw), "default", **dict(self.fixed))
+
+
+@cache
+def compiled(case: Case) -> Compiled:
+    derivation = case.derivation()
+    return compile_source(emit_source(derivation), derivation.hw.gfx)
+
+
+def compile_all(cases: list[Case]) -> None:
+    """Fills the cache, several compilers at a time."""
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        list(pool.map(compiled, cases))
+
+
+def stored(values: Any, dtype: str) -> Any:
+    """Values as the kernel's memory holds them: bf16 as the 16-bit words of rounded f32."""
+    exact = rounded(np.asarray(values, np.float32), dtype)
+    if dtype == "bf16":
+        return (exact.view(np.uint32) >> 16).astype(np.uint16)
+    return exact.astype({"f32": np.float32, "f16": np.float16}[dtype])
+
+
+def loaded(words: Any, dtype: str) -> Any:
+    """float64 of what memory holds."""
+    if dtype == "bf16":
+        return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return words.astype(np.float64)
+
+
+def simulate(
+    case: Case, L_q: int, L_kv: int, *, heads: int = 1, batch: int = 1, inputs: Any = None, **options: Any
+) -> tuple[Any, Accuracy, Any]:
+    """Runs the compiled instructions on these lengths: (simulator's result, accuracy against float64, output)."""
+    from closedform.hw.sim import Out, flydsl_args, parse_file, run
+
+    derivation = case.derivation()
+    op = Attention(L_q, L_kv, case.d, batch=batch, heads=heads, dtype=case.dtype, variant=case.variant)
+    if inputs is None:
+        random = np.random.default_rng(L_q * 1000 + L_kv)
+        inputs = [random.standard_normal((batch, heads, n, case.d)) for n in (L_q, L_kv, L_kv)]
+    q, k, v = (stored(x, case.dtype) for x in inputs)
+    out = np.zeros_like(q)
+    program = parse_file(compiled(case).isa)
+    arguments = flydsl_args(program.kernel(), [q, k, v, Out(out), L_q, L_kv, np.float32(op.scale)])
+    tiles = derivation.tiles
+    result = run(program, arguments, grid=(-(-L_q // tiles.block_q), heads, batch), **options)
+    with np.errstate(all="ignore"):
+        expected = reference(op, **{n: loaded(x, case.dtype) for n, x in zip("QKV", (q, k, v), strict=True)})
+        return result, compare(op, loaded(out, case.dtype), expected), loaded(out, case.dtype)
