@@ -18,7 +18,7 @@ from .valu import decode_vector
 from .vmem import decode_vector_memory
 from .waitcnt import decode_wait
 
-__all__ = ["Code", "decode", "register_counts"]
+__all__ = ["Code", "code_of", "decode", "register_counts"]
 
 TARGETS = ("gfx908", "gfx90a", "gfx942", "gfx950")
 _VECTOR = re.compile(r"\b([va])(?:(\d+)\b|\[\d+:(\d+)\])")
@@ -110,6 +110,20 @@ class Code:
         if not (ahead if forward else behind):
             raise AssemblyError(f"line {op.ins.line}: no label {op.target}")
         return min(ahead) if forward else max(behind)
+
+
+_KEPT: list[Code] = []
+
+
+def code_of(kernel: Kernel) -> Code:
+    """The decoded kernel; the last few are kept, since tests run one kernel many times."""
+    for code in _KEPT:
+        if code.kernel is kernel:
+            return code
+    code = Code(kernel)
+    _KEPT.append(code)
+    del _KEPT[:-8]
+    return code
 
 
 def _nothing(g: Group) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .bound import cu_bound
 from .counts import Counter
-from .decode import Code
+from .decode import code_of
 from .errors import AssemblyError
 from .kernarg import pack_kernarg
 from .launch import place_arguments, start_group
@@ -54,7 +54,7 @@ def run(
     grid3, block3 = _three(grid), _three(block if block is not None else _block_of(chosen))
     sanitize = sanitizers is not False
     begin = time.perf_counter()
-    code = Code(chosen)
+    code = code_of(chosen)
     memory = Memory()
     packed = pack_kernarg(chosen, args, memory, grid3, block3, dynamic_lds)
     lds_bytes = chosen.lds_bytes + dynamic_lds

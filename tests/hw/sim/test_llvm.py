@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from closedform.hw.sim import Out, parse_text, run
-from closedform.hw.sim.salu import SOP1, SOP2
+from closedform.hw.sim.salu_table import SOP1, SOP2
 from closedform.hw.sim.testing import kernel_text
 from closedform.hw.sim.valu_table import VALU
 

@@ -175,7 +175,7 @@ def test_one_source(name):
 
 
 def test_tables_are_the_simulators():
-    from closedform.hw.sim.salu import SOP1, SOP2
+    from closedform.hw.sim.salu_table import SOP1, SOP2
 
     assert set(SOP2) == set(TWO)
     assert set(SOP1) == set(ONE)
