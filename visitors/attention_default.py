@@ -85,6 +85,7 @@ class _Model:
         rows = fixed.tile_q if fixed.tile_q is not None else op.L_q
         self.atom, self.atom_reason = choose_atom(op, hw, fixed.atom, rows)
         self.refusals: list[Infeasible] = []
+        self.steps: dict[str, tuple[int, int, int]] = {}
 
     def derive(self) -> Derivation:
         first = self._first_fit()
@@ -97,7 +98,7 @@ class _Model:
 
     def _waves_per_simd(self) -> tuple[int, ...]:
         """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128."""
-        d_pad = round_up(self.op.d, alignment(self.atom, self.elem_bytes)[0])
+        d_pad = self._steps_of(self.atom)[1]
         two = self.elem_bytes < 4 and d_pad <= TWO_WAVES_D and self.op.variant != "fma"
         return (2, 1) if two else (1,)
 
@@ -129,6 +130,15 @@ class _Model:
             most = min(most, TILE_Q[1])
         return tuple(t for t in TILE_Q if t <= most)
 
+    def _steps_of(self, atom: MFMAAtom) -> tuple[int, int, int]:
+        """(multiple of t_KV, d_pad, dv_run) of an atom."""
+        if atom.instruction not in self.steps:
+            d_align, align = alignment(atom, self.elem_bytes)
+            d_pad = round_up(self.op.d, d_align)
+            dv_run = ChainLayout(atom, self.elem_bytes, d_pad, align).dv_run
+            self.steps[atom.instruction] = (align, d_pad, dv_run)
+        return self.steps[atom.instruction]
+
     def _atom_of(self, tile_q: int) -> MFMAAtom | None:
         """The chosen atom, or the narrow one for query tiles that are no multiple of its columns."""
         if tile_q % self.atom.n == 0:
@@ -144,8 +154,7 @@ class _Model:
             way_out = f"use a multiple of {self.atom.n}"
             self._refuse("columns of the atom", tile_q, self.atom.n, "rows", f"t_Q={tile_q}", way_out)
             return None
-        d_align, align = alignment(atom, self.elem_bytes)
-        d_pad = round_up(op.d, d_align)
+        align, d_pad, _ = self._steps_of(atom)
         p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
         # A fixed t_KV may take the whole LDS: the occupancy is then what it leaves.
         groups = max(1, per_simd * hw.simds_per_cu // waves) if self.fixed.tile_kv is None else 1
@@ -211,7 +220,7 @@ class _Model:
             d_pad=d_pad,
             elem_bytes=self.elem_bytes,
             query_tiles=tile_q // atom.n,
-            dv_run=ChainLayout(atom, self.elem_bytes, d_pad, tile_kv).dv_run,
+            dv_run=self._steps_of(atom)[2],
             columns=ceil_div(d_pad, lanes) if self.op.variant == "fma" else 0,
             lanes=lanes,
         )

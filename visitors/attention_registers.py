@@ -16,11 +16,12 @@ from .derivation import PredictedResources, RegisterItem
 
 __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
-#: LDS and global addresses, loop control, temporaries of the softmax. With the fragments it covers what the binaries of
-#: all targets, types and head dims hold beyond the named items (flydsl 0.5.0).
-ADDRESSES = 42
-#: Registers of LDS reads under way, at most: twelve 16-byte reads, where the budget leaves room for them.
+#: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what the
+#: binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
+ADDRESSES = 20
+#: Registers of LDS reads under way: twelve 16-byte reads where the budget leaves room, three at the least.
 FRAGMENTS = 48
+FRAGMENTS_LEAST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,9 @@ class StepShape:
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
 
-        Exponentials take the place of the scores as they are made; a part of them exists beside the scores: half of
-        the 16-bit ones, an eighth of the f32 ones, which the next MFMA consumes unconverted. A thread loads K in
-        16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each access has its own
-        offset; `access` elements are what the alignment of a row allows.
+        Exponentials take the place of the scores as they are made; about half of them exist beside the scores. A
+        thread loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
+        access has its own offset; `access` elements are what the alignment of a row allows.
         """
         lanes, elem_bytes = self.lanes, self.elem_bytes
         packed = elem_bytes < 4
@@ -61,7 +61,7 @@ class StepShape:
         v_row = self.dv_run if packed else vec
         access = gcd(self.d, vec)
         offsets = k_chunks * (vec // access) + v_rows * -(-v_row // access)
-        return q, s, s // 4 if packed else s // 8, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
+        return q, s, s // 2, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
 
     @property
     def pairs(self) -> int:
@@ -81,7 +81,7 @@ class StepShape:
         issues the other one early where the budget leaves room.
         """
         q, s, p, o, k, v, offsets = self.counts()
-        touched = s + p + max(k, v) + offsets + 2 * self.query_tiles + ADDRESSES
+        touched = s + p + max(k, v) + offsets + 2 * self.query_tiles + ADDRESSES + FRAGMENTS_LEAST
         matrix = 0 if self.columns else s + o
         if unified:
             return touched + o, 0, touched + o + q
