@@ -88,6 +88,11 @@ class _Model:
         self.steps: dict[str, tuple[int, int, int]] = {}
 
     def derive(self) -> Derivation:
+        lanes = (self.fixed.waves or 1) * self.hw.wavefront_size
+        if lanes > self.hw.workgroup_max:
+            where = f"a workgroup of {self.fixed.waves} waves"
+            self._refuse("work-items", lanes, self.hw.workgroup_max, "work-items", where, "use fewer --waves")
+            return self._infeasible()
         first = self._first_fit()
         if first is None:
             return self._infeasible()
@@ -139,21 +144,20 @@ class _Model:
             self.steps[atom.instruction] = (align, d_pad, dv_run)
         return self.steps[atom.instruction]
 
-    def _atom_of(self, tile_q: int) -> MFMAAtom | None:
+    def _atom_of(self, tile_q: int) -> MFMAAtom:
         """The chosen atom, or the narrow one for query tiles that are no multiple of its columns."""
         if tile_q % self.atom.n == 0:
             return self.atom
         narrow = narrow_atom(self.op, self.hw) if self.fixed.atom is None else None
-        return narrow if narrow is not None and tile_q % narrow.n == 0 else None
+        if narrow is None or tile_q % narrow.n:
+            n = self.atom.n if narrow is None else narrow.n
+            raise BadInput(f"tile_q={tile_q} is not a multiple of {n}, the columns of the atom")
+        return narrow
 
     def _fit(self, per_simd: int, waves: int, tile_q: int, useful: int) -> _Candidate | None:
         """Tiles with this t_Q, if the LDS and the registers leave at least `useful` keys (or the fixed t_KV)."""
         op, hw = self.op, self.hw
         atom = self._atom_of(tile_q)
-        if atom is None:
-            way_out = f"use a multiple of {self.atom.n}"
-            self._refuse("columns of the atom", tile_q, self.atom.n, "rows", f"t_Q={tile_q}", way_out)
-            return None
         align, d_pad, _ = self._steps_of(atom)
         p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
         # A fixed t_KV may take the whole LDS: the occupancy is then what it leaves.
@@ -331,7 +335,7 @@ class _Model:
     def _infeasible(self) -> Derivation:
         """The refusal that came closest to fitting names the binding constraint."""
         closest = min(self.refusals, key=lambda r: r.needed / max(r.limit, 1))
-        binding = {"LDS": "lds", "columns of the atom": "atom", "wave slots": "cus"}.get(closest.resource, "registers")
+        binding = {"LDS": "lds", "work-items": "cus", "wave slots": "cus"}.get(closest.resource, "registers")
         return Derivation(self.op, self.hw, "default", None, binding, (), None, None, closest)
 
 

@@ -97,7 +97,7 @@ def exp2(x):
 _PLAIN = '''
 def packed(values):
     """The values in the type of D, as one store takes them."""
-    out = Vec.from_elements(values, SCALAR)@convert@
+    out = Vec.from_elements(values, @scalar@)@convert@
     return @bits@.ir_value()
 '''
 
@@ -158,7 +158,8 @@ def conversions(c: bool, bias: str, activation: str, out: str, out_bytes: int, s
         convert = ".to(OUT)" if out in ("f16", "bf16") else ""
         bits = "out.bitcast(fx.Int32)" if out_bytes * store > 4 else "out.bitcast(fx.Int32)[0]"
         bits = bits if whole else f"out.bitcast({narrow})[0]"
-        packed = piece(_PLAIN).replace("@convert@", convert).replace("@bits@", bits)
+        scalar = "fx.Int32" if out == "i32" else "SCALAR"
+        packed = piece(_PLAIN).replace("@convert@", convert).replace("@bits@", bits).replace("@scalar@", scalar)
     unpacked = {
         "f32": "[x.bitcast(fx.Float32) for x in parts]",
         "f64": "[chunk_of(parts).bitcast(fx.Float64)[e] for e in range(STORE)]",

@@ -201,8 +201,13 @@ _TAIL = '''
 _SPLIT = '''
 def split_state(state):
     """Loop-carried values: the tile under way, the next fragments, the accumulators."""
-    state = [Vec(x) for x in state]
+    state = vectors(state)
     return state[:CARRIED], state[CARRIED : CARRIED + FRAGMENTS], state[CARRIED + FRAGMENTS :]
+
+
+def vectors(state):
+    """Loop-carried values as vectors; a loop that carries one value gives it without a list."""
+    return [Vec(x) for x in (state if isinstance(state, (list, tuple)) else [state])]
 
 
 def zero_accumulators():
@@ -222,8 +227,8 @@ def gemm_kernel(
         state = yield block.step(fx.Int32(tile), carried)
     acc = split_state(state)[2]
     for tile, carried in range(K // TILE_K, ceil_div(K, TILE_K), fx.Int32(1), init=acc):
-        acc = yield block.tail(fx.Int32(tile), [Vec(x) for x in carried])
-    block.epilogue(@arguments@, M, N, first_m, first_n, batch, alpha, beta, [Vec(x) for x in acc])
+        acc = yield block.tail(fx.Int32(tile), vectors(carried))
+    block.epilogue(@arguments@, M, N, first_m, first_n, batch, alpha, beta, vectors(acc))
 """
 
 

@@ -35,11 +35,11 @@ def chunk_of(parts):
     return Vec.from_elements(parts, fx.Int32)
 
 
-def load(source, offsets, access):
-    """The 32-bit words at `offsets`, `access` bytes each."""@narrow@
+def load(source, offsets, access, beyond=0):
+    """The 32-bit words at `offsets`, `access` bytes each, all of them `beyond` bytes further on."""@narrow@
     out = []
     for offset in offsets:
-        part = rocdl.raw_ptr_buffer_load(words(access // 4), source, offset, fx.Int32(0), 0)
+        part = rocdl.raw_ptr_buffer_load(words(access // 4), source, offset, fx.Int32(beyond), 0)
         out += [Vec(part)[i] for i in range(access // 4)] if access > 4 else [fx.Int32(part)]
     return out
 
@@ -50,12 +50,13 @@ def swizzle(row):
 '''
 
 _NARROW = '''
-def load_narrow(source, offsets, access):
+def load_narrow(source, offsets, access, beyond):
     """Words that are put together from accesses of 1 or 2 bytes; the last one may be incomplete."""
     kind, part = (T.i16, fx.Uint16) if access == 2 else (T.i8, fx.Uint8)
     out = []
     for i, offset in enumerate(offsets):
-        value = part(rocdl.raw_ptr_buffer_load(kind, source, offset, fx.Int32(0), 0)).to(fx.Uint32).bitcast(fx.Int32)
+        value = part(rocdl.raw_ptr_buffer_load(kind, source, offset, fx.Int32(beyond), 0))
+        value = value.to(fx.Uint32).bitcast(fx.Int32)
         place = i % (4 // access)
         if place == 0:
             out.append(value)
@@ -114,7 +115,8 @@ class AlongK(Operand):
     """An operand whose k is contiguous in memory: a thread loads 16-byte chunks of its rows."""
 
     def source_of(self, tensor, batch, first, count, K, thread, access, tail, image_row):
-        self.ld, self.K, self.access, self.tail = stride(tensor, 1), K, access, tail
+        self.ld, self.K = stride(tensor, 1), K
+        self.access, self.tail = access * ELEM_BYTES, tail * ELEM_BYTES
         start = batch * stride(tensor, 0) + fx.Int64(first) * self.ld
         self.address = address_of(tensor) + start * ELEM_BYTES
         self.extent = (fx.Int32(self.ld) * (smaller(count - first, fx.Int32(self.rows)) - 1) + K) * ELEM_BYTES
@@ -191,26 +193,31 @@ class AlongRows(Operand):
         self.address = address_of(tensor) + start * ELEM_BYTES
         self.count = smaller(count - first, fx.Int32(self.rows))
         self.units, self.offsets, self.places = [], [], []
-        line, across = fx.Int32(self.ld * ELEM_BYTES), self.rows // width
+        self.line, across = fx.Int32(self.ld * ELEM_BYTES), self.rows // width
         for i in range(ceil_div(across * ROW_CHUNKS, THREADS)):
             unit = thread + i * THREADS
             row, chunk = unit % across * width, unit // across
             images = [image_row(row + j) for j in range(width)]
+            offset = chunk * VEC * self.line + row * ELEM_BYTES
             self.units.append(unit)
-            self.offsets += [(chunk * VEC + e) * line + row * ELEM_BYTES for e in range(VEC)]
+            self.offsets.append((row < self.count).select(offset, fx.Int32(OUT_OF_RANGE)))
             self.places += [image * ROW_WORDS + (chunk ^ swizzle(image)) * 4 for image in images]
 
-    def source(self, tile):
-        """Descriptor of the lines of a tile: it ends with line K - 1, so later ones give 0."""
-        lines = smaller(self.K - tile * TILE_K, fx.Int32(TILE_K))
+    def loads(self, tile, tail):
+        """This thread's lines of a tile: of the partial last tile what lies past K is 0.
+
+        Whole tiles are addressed by one offset a thread, and lines by the scalar one; without a whole tile the extent
+        is 0, so nothing depends on whether the scalar offset counts in the check of the extent.
+        """
+        left, access = self.K - tile * TILE_K, self.width * ELEM_BYTES
+        lines = smaller(left, fx.Int32(TILE_K)) if tail else (left >= TILE_K).select(fx.Int32(TILE_K), fx.Int32(0))
         extent = ((lines - 1) * fx.Int32(self.ld) + self.count) * ELEM_BYTES
         address = self.address + fx.Int64(tile) * (self.ld * (TILE_K * ELEM_BYTES))
-        return resource(address, (lines > 0).select(extent, fx.Int32(0)))
-
-    def loads(self, tile, tail):
-        """This thread's lines of a tile, whole or partial."""
-        source, access = self.source(tile), self.width * ELEM_BYTES
-        return [(LOAD, 1, lambda o=o: chunk_of(load(source, [o], access))) for o in self.offsets]
+        source = resource(address, (lines > 0).select(extent, fx.Int32(0)))
+        places = [(offset, e * self.line) for offset in self.offsets for e in range(VEC)]
+        if tail:
+            places = [(past(offset, beyond), 0) for offset, beyond in places]
+        return [(LOAD, 1, lambda o=o, b=b: chunk_of(load(source, [o], access, b))) for o, b in places]
 
     def writes(self, buffer, lines):
         """The same rows to an LDS buffer, transposed."""
@@ -223,6 +230,12 @@ class AlongRows(Operand):
         pointer = self.lds + (self.places[i * self.width + j] + buffer) + fx.Int32(self.place)
         chunk = chunk_of(transposed(lines[i * VEC : (i + 1) * VEC], j))
         @store@
+'''
+
+_PAST = '''
+def past(offset, beyond):
+    """offset + beyond, and out of range where offset is."""
+    return (offset < OUT_OF_RANGE).select(offset + beyond, fx.Int32(OUT_OF_RANGE))
 '''
 
 _TRANSPOSE = {
@@ -265,7 +278,7 @@ def resources(narrow: bool, guarded: bool) -> str:
 
     `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads.
     """
-    call = "\n    if access < 4:\n        return load_narrow(source, offsets, access)" if narrow else ""
+    call = "\n    if access < 4:\n        return load_narrow(source, offsets, access, beyond)" if narrow else ""
     text = piece(_RESOURCES).replace("@narrow@", call)
     return join(text, piece(_NARROW) if narrow else "", piece(_STORE_IF) if guarded else "")
 
@@ -287,6 +300,7 @@ def along_rows(elem_bytes: int, guarded: bool) -> str:
     active = "self.units[i] < self.rows // self.width * ROW_CHUNKS"
     return join(
         piece(_PERMUTED) if elem_bytes < 4 else "",
+        piece(_PAST),
         piece(_TRANSPOSE[elem_bytes]),
         piece(_ALONG_ROWS).replace("@store@", _store(guarded, active)),
     )

@@ -38,6 +38,8 @@ WAVES_MAX = 8
 EXPOSED = 0.5
 #: Clocks of a workgroup outside of its main loop: first loads, last MFMAs, stores.
 START_CLOCKS = 2000
+#: Clocks that a tile of k takes at least: its barriers and the LDS round trip between them.
+TILE_CLOCKS = 300
 #: Rows that a transposing thread takes of an operand whose rows are contiguous, by element size.
 ROWS_A_THREAD = {8: 1, 4: 1, 2: 4, 1: 4}
 
@@ -46,13 +48,14 @@ KNOBS = tuple(f.name for f in fields(GemmTiles))
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block tile with its wave grid and atom; `clocks` of its MFMAs and exposed loads for one element of k."""
+    """A block tile with its wave grid and atom; `clocks` of its MFMAs and exposed loads for one tile of k."""
 
     tile_m: int
     tile_n: int
     wave_m: int
     wave_n: int
     atom: MFMAAtom
+    tile_k: int
     clocks: float
 
 
@@ -183,7 +186,7 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Bloc
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
-        time = -(-blocks // cus) * (op.K * block.clocks + START_CLOCKS)
+        time = -(-blocks // cus) * (-(-op.K // block.tile_k) * block.clocks + START_CLOCKS)
         if best is None or time < best_time * 0.999:
             best, best_time = block, time
     if best is not None:

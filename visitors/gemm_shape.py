@@ -58,7 +58,7 @@ class OperandShape:
         """Registers of byte offsets of its accesses, and of places in LDS."""
         if self.kind == "AlongK":
             return self.units_a_thread * (max(1, self.vec // self.read) + 1)
-        return self.units_a_thread * (self.vec + self.read)
+        return self.units_a_thread * (1 + self.read)
 
 
 class GemmShape:
