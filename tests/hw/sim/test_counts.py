@@ -137,3 +137,12 @@ def test_numbers_of_workgroups_and_work_items(target):
     assert result.ok, str(result)
     z, y, x = np.ogrid[:2, :3, :2]
     assert (out == (z << 16 | y << 8 | x)[..., None]).all()
+
+
+def test_a_workgroup_that_ends_inside_a_wave():
+    """100 work-items: 28 lanes of the second wave do not exist, so they store nothing and are never read."""
+    out = np.zeros(100, np.uint32)
+    body = LOAD + "v_add_u32_e32 v2, v0, v0\nglobal_store_dword v1, v2, s[4:5]\n"
+    result = run(parse_text(kernel_text("gfx942", body, 1, threads=100)), [Out(out)], 1)
+    assert result.ok, str(result)
+    assert (out == 2 * np.arange(100)).all()
