@@ -58,15 +58,12 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Tiles that fit, with the numbers that chose them."""
+    """Tiles that fit; `groups` workgroups were to share the LDS, the grid and its roofline rank it."""
 
     tiles: AttentionTiles
     shape: StepShape
-    lds_share: FormulaValue
-    lds_limit: FormulaValue
-    register_limit: FormulaValue
-    tile_kv: FormulaValue
-    lds: FormulaValue
+    groups: int
+    lds_bytes: int
     grid: GridVerdict
     clocks: float
 
@@ -159,52 +156,55 @@ class _Model:
         op, hw = self.op, self.hw
         atom = self._atom_of(tile_q)
         align, d_pad, _ = self._steps_of(atom)
-        p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
         # A fixed t_KV may take the whole LDS: the occupancy is then what it leaves.
         groups = max(1, per_simd * hw.simds_per_cu // waves) if self.fixed.tile_kv is None else 1
-        share = DEFAULT.lds_share(
-            lds_bytes=lds_share_bytes(hw, 1), workgroups_per_cu=groups, granule=hw.lds_granule_bytes
-        )
-        lds_limit = DEFAULT.tile_kv_lds(
-            lds_share=min(share.value, lds_share_bytes(hw, groups)),
-            d_pad=d_pad,
-            elem_bytes=self.elem_bytes,
-            key_align=align,
-            **p,
-        )
+        key_bytes = DEFAULT.lds.function(1, d_pad, self.elem_bytes, waves * tile_q, op.p_lds_bytes)
         keys = round_up(op.L_kv, align)
         wanted = self._wanted_keys(useful, keys, align)
-        lds = DEFAULT.lds(t_KV=wanted, d_pad=d_pad, elem_bytes=self.elem_bytes, **p)
-        if wanted > lds_limit.value:
+        share = lds_share_bytes(hw, groups)
+        if wanted * key_bytes > share:
             what = f"K and V{' and P' if op.p_lds_bytes else ''} of {wanted} keys (d_pad {d_pad}, {waves} waves)"
-            self._refuse("LDS", lds.value, share.value, "B", what, "use a smaller --tile-kv, fewer --waves or 16 bits")
+            way_out = "use a smaller --tile-kv, fewer --waves or 16 bits"
+            self._refuse("LDS", wanted * key_bytes, share, "B", what, way_out)
             return None
         shape = self._shape(atom, tile_q, wanted, waves, d_pad)
         budget = register_budget(hw, per_simd)
         if not self._fits(shape, budget):
             return None
-        register_limit = self._register_limit(shape, budget, align)
-        tile_kv = DEFAULT.tile_kv(
-            lds_limit=lds_limit.value,
-            register_limit=max(register_limit.value, wanted),
-            keys=keys,
-            worthwhile=max(wanted, round_up(USEFUL_TILE_KV[0], align)),
-        )
-        if self.fixed.tile_kv is None and tile_kv.value > wanted:
-            wider = self._shape(atom, tile_q, tile_kv.value, waves, d_pad)
-            if self._fits(wider, budget):
+        worthwhile = round_up(USEFUL_TILE_KV[0], align)
+        if self.fixed.tile_kv is None and wanted < worthwhile:
+            limits = self._limits(shape, groups, per_simd, waves * tile_q)
+            wider = self._shape(atom, tile_q, min(limits[0].value, limits[1].value, keys, worthwhile), waves, d_pad)
+            if wider.tile_kv > wanted and self._fits(wider, budget):
                 shape = wider
-                lds = DEFAULT.lds(t_KV=wider.tile_kv, d_pad=d_pad, elem_bytes=self.elem_bytes, **p)
+        lds_bytes = shape.tile_kv * key_bytes
         _, arch, acc, _ = predicted_registers(hw, shape, per_simd)
-        resident = workgroups_per_cu(hw, waves, arch, acc, lds.value)
+        resident = workgroups_per_cu(hw, waves, arch, acc, lds_bytes)
         if resident == 0:
             whole = f"a workgroup of {waves} waves, which must fit whole on one CU,"
             self._refuse("wave slots", waves, hw.simds_per_cu * per_simd, "waves", whole, "use fewer --waves")
             return None
         tiles = AttentionTiles(tile_q, shape.tile_kv, waves, per_simd, d_pad, atom)
         grid = grid_verdict(op, tiles, hw, resident)
-        clocks = grid_clocks(op, tiles, hw, grid)
-        return _Candidate(tiles, shape, share, lds_limit, register_limit, tile_kv, lds, grid, clocks)
+        return _Candidate(tiles, shape, groups, lds_bytes, grid, grid_clocks(op, tiles, hw, grid))
+
+    def _limits(self, shape: StepShape, groups: int, per_simd: int, p_rows: int) -> tuple[FormulaValue, FormulaValue]:
+        """t_KV that the LDS allows and t_KV that the registers allow; their need is linear in the keys."""
+        hw, op = self.hw, self.op
+        align = self._steps_of(self._atom_of(shape.tile_q))[0]
+        lds = DEFAULT.tile_kv_lds(
+            lds_share=lds_share_bytes(hw, groups),
+            d_pad=shape.d_pad,
+            elem_bytes=self.elem_bytes,
+            p_rows=p_rows,
+            p_bytes=op.p_lds_bytes,
+            key_align=align,
+        )
+        which, limit = self._binding_file(register_budget(hw, per_simd))
+        one, two = (replace(shape, tile_kv=64 * n).need(hw.vgpr_unified)[which] for n in (1, 2))
+        fixed = min(2 * one - two, limit)
+        per_64 = max(two - one, 1)
+        return lds, DEFAULT.tile_kv_registers(budget=limit, fixed=fixed, per_64_keys=per_64, key_align=align)
 
     def _wanted_keys(self, useful: int, keys: int, align: int) -> int:
         fixed = self.fixed.tile_kv
@@ -249,13 +249,6 @@ class _Model:
             return 2, budget.total
         return 0, budget.arch
 
-    def _register_limit(self, shape: StepShape, budget: Budget, align: int) -> FormulaValue:
-        """t_KV that the registers allow: the need is linear in the keys."""
-        which, limit = self._binding_file(budget)
-        one, two = (replace(shape, tile_kv=64 * n).need(self.hw.vgpr_unified)[which] for n in (1, 2))
-        fixed = min(2 * one - two, limit)
-        return DEFAULT.tile_kv_registers(budget=limit, fixed=fixed, per_64_keys=max(two - one, 1), key_align=align)
-
     def _row_limit(self, c: _Candidate) -> FormulaValue:
         """t_Q that the registers allow at the derived t_KV: the need is linear in the rows, too."""
         n = c.tiles.atom.n
@@ -299,23 +292,32 @@ class _Model:
 
     def _result(self, c: _Candidate, note: str) -> Derivation:
         op, hw, tiles = self.op, self.hw, c.tiles
-        layout = tiles.layout(op)
-        binding = "lds" if c.lds_limit.value <= c.register_limit.value else "registers"
+        layout, p_rows = tiles.layout(op), tiles.waves * tiles.tile_q
+        lds_limit, register_limit = self._limits(c.shape, c.groups, tiles.waves_per_simd, p_rows)
+        row_limit = self._row_limit(c)
+        binding = "lds" if lds_limit.value <= register_limit.value else "registers"
         if note:
             binding = "cus"
-        row_limit = self._row_limit(c)
         blocks = GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch)
+        whole = {"d_pad": tiles.d_pad, "elem_bytes": self.elem_bytes}
         steps = (
             DEFAULT.d_pad(d=op.d, d_align=layout.d_align),
-            c.lds_share,
-            c.lds_limit.binding() if binding == "lds" else c.lds_limit,
-            DEFAULT.q(t_Q=tiles.tile_q, d_pad=tiles.d_pad, elem_bytes=self.elem_bytes),
+            DEFAULT.lds_share(
+                lds_bytes=lds_share_bytes(hw, 1), workgroups_per_cu=c.groups, granule=hw.lds_granule_bytes
+            ),
+            lds_limit.binding() if binding == "lds" else lds_limit,
+            DEFAULT.q(t_Q=tiles.tile_q, **whole),
             DEFAULT.s(t_Q=tiles.tile_q, t_KV=tiles.tile_kv),
             DEFAULT.o(t_Q=tiles.tile_q, d_pad=tiles.d_pad),
             row_limit,
-            c.register_limit.binding() if binding == "registers" else c.register_limit,
-            c.tile_kv,
-            c.lds,
+            register_limit.binding() if binding == "registers" else register_limit,
+            DEFAULT.tile_kv(
+                lds_limit=lds_limit.value,
+                register_limit=register_limit.value,
+                keys=self.fixed.tile_kv or round_up(op.L_kv, layout.key_align),
+                worthwhile=self.fixed.tile_kv or round_up(USEFUL_TILE_KV[0], layout.key_align),
+            ),
+            DEFAULT.lds(t_KV=tiles.tile_kv, **whole, p_rows=p_rows, p_bytes=op.p_lds_bytes),
             blocks.binding() if binding == "cus" else blocks,
             GRID.rounds(blocks=c.grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=c.grid.workgroups_per_cu),
         )
@@ -325,8 +327,8 @@ class _Model:
             splits = hw.num_cus // c.grid.blocks
             more = f", and so would splitting the keys {splits} ways" if splits > 1 else ""
             notes.append(f"{c.grid.verdict}; more heads or batch entries would fill it{more}")
-        resources = predicted_resources(hw, c.shape, c.lds.value, tiles.waves_per_simd)
-        limits = {"tile_q_max": row_limit.value, "tile_kv_max": min(c.lds_limit.value, c.register_limit.value)}
+        resources = predicted_resources(hw, c.shape, c.lds_bytes, tiles.waves_per_simd)
+        limits = {"tile_q_max": row_limit.value, "tile_kv_max": min(lds_limit.value, register_limit.value)}
         return Derivation(op, hw, "default", tiles, binding, steps, resources, c.grid, None, tuple(notes), limits)
 
     def _refuse(self, resource: str, needed: float, limit: float, unit: str, where: str, way_out: str) -> None:

@@ -174,10 +174,11 @@ _DIRECT = '''
         there = here ^ BUFFER_WORDS
         bases, order, early = self.bases(here), Order(), self.directs(tile + 1, there)
         for s in range(STEPS - 1):
-            acc, fragments = order.multiply(fragments, acc, self.reads(bases, s + 1) + early)
+            acc, fragments = order.multiply(fragments, acc, early + self.reads(bases, s + 1))
             early = []
         acc, _ = order.multiply(fragments, acc, early, 0)
         order.keep()
+        rocdl.sched_barrier(0)
         self.arrive()
         acc, fragments = order.multiply(fragments, acc, self.reads(self.bases(there), 0), 1)
         order.keep()

@@ -134,16 +134,9 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
             sides = (tile_m // wave_m, tile_n // wave_n)
             atom = next((by_side[m] for m in (32, 16) if m in by_side and not (sides[0] % m or sides[1] % m)), None)
             if atom is not None:
-                blocks.append(
-                    _Block(
-                        tile_m,
-                        tile_n,
-                        wave_m,
-                        wave_n,
-                        atom,
-                        _clocks(hw, atom, tile_m, tile_n, sides, waves, elem_bytes),
-                    )
-                )
+                tile_k = ROW_BYTES // elem_bytes
+                clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), sides, waves)
+                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, clocks))
     return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
 
 
@@ -161,19 +154,15 @@ def _wave_grid(tile_m: int, tile_n: int, waves: int) -> tuple[int, int] | None:
 
 
 def _clocks(
-    hw: HardwareDescriptor,
-    atom: MFMAAtom,
-    tile_m: int,
-    tile_n: int,
-    sides: tuple[int, int],
-    waves: int,
-    elem_bytes: int,
+    hw: HardwareDescriptor, atom: MFMAAtom, tile: tuple[int, int, int], sides: tuple[int, int], waves: int
 ) -> float:
-    """Clocks of one element of k: the busier of matrix cores and LDS, and a share of the loads from L2."""
-    matrix = 2 * tile_m * tile_n / atom.flops_per_clk_cu
-    lds = sum(sides) * waves * elem_bytes / hw.lds_read_bytes_per_clk
-    l2 = (tile_m + tile_n) * elem_bytes / (hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6))
-    return max(matrix, lds, l2) + EXPOSED * l2
+    """Clocks of one tile of k: the busier of matrix cores, LDS and L2, not below TILE_CLOCKS, and exposed loads."""
+    tile_m, tile_n, tile_k = tile
+    row_bytes = tile_k * atom.dtype_a.bits // 8
+    matrix = 2 * tile_m * tile_n * tile_k / atom.flops_per_clk_cu
+    lds = sum(sides) * waves * row_bytes / hw.lds_read_bytes_per_clk
+    l2 = (tile_m + tile_n) * row_bytes / (hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6))
+    return max(matrix, lds, l2, TILE_CLOCKS) + EXPOSED * l2
 
 
 def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Block | Infeasible:
@@ -218,9 +207,9 @@ def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) ->
     ]
     if not fits:
         wave_m, wave_n = overrides.get("wave_m") or near.wave_m, overrides.get("wave_n") or near.wave_n
-        return _Block(tile_m, tile_n, wave_m, wave_n, sides[-1], 0.0)
+        return _Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0.0)
     _, _, _, wave_m, wave_n, found = min(fits, key=lambda f: f[:4])
-    return _Block(tile_m, tile_n, wave_m, wave_n, found, 0.0)
+    return _Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0.0)
 
 
 def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str, Any]) -> GemmTiles:
