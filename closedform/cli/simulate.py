@@ -1,0 +1,152 @@
+"""closedform simulate: the compiled instructions executed on this CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .files import FileGroup, blocks_option, file_options, seed_option
+from .options import (
+    attention_from,
+    attention_options,
+    common_options,
+    hardware_from,
+    override_options,
+    overrides_from,
+)
+from .output import notice, print_json
+from .progress import workgroup_progress
+
+if TYPE_CHECKING:
+    from closedform.simulation import Simulation
+
+__all__ = ["simulate", "warn_of_length"]
+
+#: Seconds of a run from which on a warning comes first.
+LONG_S = 60.0
+
+sanitizers_option = click.option(
+    "--sanitizers/--no-sanitizers",
+    default=True,
+    help="Look for races, uninitialised and out-of-bounds accesses, missing waits and stores; on by default.",
+)
+
+
+@click.group(cls=FileGroup, subcommand_metavar="OP|FILE [OPTIONS]...")
+def simulate() -> None:
+    """Execute compiled CDNA instructions on this CPU, with sanitizers and counts; no GPU needed.
+
+    For an operator: derive, emit, compile, execute on random inputs and compare with float64. For an assembly
+    file (FlyDSL's or LLVM's, gfx908, gfx90a, gfx942, gfx950): execute a kernel of it on the arguments given.
+
+    \b
+    Examples:
+      closedform simulate attention --L 512 --d 128 --hw mi300x
+      closedform simulate attention --L 16384 --d 128 --hw mi300x --dtype bf16 --blocks 2
+      closedform simulate kernel.s --grid 4,1,1 --arg normal:f16:64x64 --arg out:f32:64x64 --arg i32:64
+      closedform simulate kernel.s --help
+
+    Exit status: 0 only if the result is right and nothing is reported.
+    """
+
+
+@simulate.command()
+@attention_options
+@override_options
+@common_options
+@blocks_option(None)
+@sanitizers_option
+@seed_option
+def attention(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    blocks: int | None,
+    sanitizers: bool,
+    seed: int,
+    **values: Any,
+) -> None:
+    """Simulate the emitted fused attention. Choose a length of some hundreds, or a sample with --blocks.
+
+    \b
+    Examples:
+      closedform simulate attention --L 512 --d 128 --hw mi300x
+      closedform simulate attention --L 77 --Lkv 200 --d 40 --hw mi100 --dtype f16 --heads 2 --json
+      closedform simulate attention --L 16384 --d 128 --heads 16 --dtype bf16 --hw mi355x --blocks 2
+    """
+    from closedform.simulation import compiled_kernel, simulate_derivation
+    from closedform.visitors.feasibility import derive
+
+    overrides = overrides_from(values)
+    op = attention_from(values)
+    derivation = derive(op, hardware_from(hw, cus), model="default", **overrides)
+    _, _, verdict = derivation.require()
+    warn_of_length(op, verdict.blocks, blocks)
+    compiled = compiled_kernel(derivation)
+    with workgroup_progress() as progress:
+        done = simulate_derivation(
+            derivation, compiled=compiled, blocks=blocks, sanitizers=sanitizers, seed=seed, progress=progress
+        )
+    _print(done, as_json)
+    if not done.ok:
+        click.echo("error: the compiled kernel is wrong: this is a bug in closedform", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@simulate.command("file", hidden=True)
+@file_options
+@blocks_option(None)
+@sanitizers_option
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the buffers that changed to DIR as argN.npy, N from 0.",
+)
+def file_(*, file: Path, as_json: bool, grid: tuple[int, int, int] | None, **values: Any) -> None:
+    """Simulate a kernel of an assembly file.
+
+    \b
+    Examples:
+      closedform simulate kernel.s --grid 64 --arg npy:a.npy --arg out:f32:4096 --arg i32:4096 --save results
+      closedform simulate flydsl.s --flydsl --grid 4,8,1 --arg normal:bf16:8x512x64 --arg out:bf16:8x512x64
+    """
+    from closedform.simulation import simulate_file
+
+    if grid is None:
+        raise click.UsageError("say how many workgroups to run: --grid X,Y,Z")
+    with workgroup_progress() as progress:
+        done = simulate_file(file, grid=grid, progress=progress, **values)
+    _print(done, as_json)
+    if not done.ok:
+        raise click.exceptions.Exit(1)
+
+
+def warn_of_length(op: Any, workgroups: int, blocks: int | None) -> None:
+    """A notice before a run that takes minutes."""
+    from closedform.simulation import estimated_seconds
+
+    share = 1.0 if blocks is None else min(blocks / workgroups, 1.0)
+    seconds = estimated_seconds(op) * share
+    if seconds > LONG_S:
+        shorter = "--blocks N runs a sample" if blocks is None else "a smaller --blocks or --Lkv is faster"
+        notice(f"{workgroups * share:.0f} workgroups take about {_duration(seconds)} here; {shorter}")
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print(done: Simulation, as_json: bool) -> None:
+    if as_json:
+        print_json(done.to_json())
+        return
+    from closedform.simulation_report import simulation_text
+
+    click.echo(simulation_text(done))
