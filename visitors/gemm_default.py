@@ -56,6 +56,7 @@ class _Block:
     wave_n: int
     atom: MFMAAtom
     tile_k: int
+    accumulators: int
     clocks: float
 
 
@@ -68,19 +69,26 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     if kind.bits < 8:
         raise BadInput(f"gemm of {kind} is not offered")
     overrides = {**overrides, "atom": _atom_override(op, hw, overrides.get("atom"))}
-    block = _block(op, hw, overrides)
-    if isinstance(block, Infeasible):
-        return Derivation(op, hw, "default", None, "cus", (), None, None, block)
+    given = {k: v for k, v in overrides.items() if v is not None}
+    block = _block(op, hw, overrides, None)
     try:
-        tiles = _tiles(op, hw, block, {k: v for k, v in overrides.items() if v is not None})
+        shape = GemmShape(op, _tiles(op, hw, block, given), hw)
+        while block.clocks and shape.live > _live_max(hw, shape):
+            block = _block(op, hw, overrides, shape.accumulators)
+            shape = GemmShape(op, _tiles(op, hw, block, given), hw)
     except BadInput as error:
         refusal = Infeasible("whole atoms", 1, 0, "part", str(error), "give whole atoms of every wave")
         return Derivation(op, hw, "default", None, "atom", (), None, None, refusal)
-    shape = GemmShape(op, tiles, hw)
     broken = broken_rule(shape)
     if broken is not None:
         return Derivation(op, hw, "default", None, _binding_of(broken.resource), (), None, None, broken)
-    return _result(op, hw, tiles, shape)
+    return _result(op, hw, shape.tiles, shape)
+
+
+def _live_max(hw: HardwareDescriptor, shape: GemmShape) -> int:
+    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way."""
+    budget = register_budget(hw, shape.tiles.waves_per_simd)
+    return budget.total + budget.total // 8 if budget.unified else budget.arch + budget.acc
 
 
 def _binding_of(resource: str) -> str:
@@ -118,10 +126,11 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
     area_max = register_budget(hw, WAVES_PER_SIMD).arch // 2 * hw.wavefront_size // words
     if not hw.vgpr_unified:
         area_max = register_budget(hw, WAVES_PER_SIMD).acc * hw.wavefront_size // words
+    images = 2 if max(hw.direct_to_lds_bytes, default=0) >= 16 else 1
     blocks = []
     for tile_m in SIDES:
         for tile_n in SIDES:
-            lds = (tile_m + tile_n) * ROW_BYTES
+            lds = images * (tile_m + tile_n) * ROW_BYTES
             waves = max(min(4, tile_m * tile_n // 256), tile_m * tile_n // area_max)
             while waves < WAVES_MAX and lds > _lds_share(hw, waves):
                 waves *= 2
@@ -136,7 +145,8 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
             if atom is not None:
                 tile_k = ROW_BYTES // elem_bytes
                 clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), sides, waves)
-                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, clocks))
+                held = tile_m * tile_n * words // (waves * hw.wavefront_size)
+                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, clocks))
     return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
 
 
@@ -165,14 +175,19 @@ def _clocks(
     return max(matrix, lds, l2, TILE_CLOCKS) + EXPOSED * l2
 
 
-def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Block | Infeasible:
-    """The block tile of least predicted time: rounds times clocks; ties go to the larger one."""
+def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: int | None) -> _Block:
+    """The block tile of least predicted time: rounds times clocks; ties go to the larger one.
+
+    `below` asks for fewer accumulator registers a wave than that.
+    """
     cus, best, best_time = hw.num_cus, None, 0.0
     M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom = overrides["atom"]
     for block in _ladder(hw, op.dtype):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
+            continue
+        if below is not None and block.accumulators >= below:
             continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
         time = -(-blocks // cus) * (-(-op.K // block.tile_k) * block.clocks + START_CLOCKS)
@@ -207,9 +222,9 @@ def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) ->
     ]
     if not fits:
         wave_m, wave_n = overrides.get("wave_m") or near.wave_m, overrides.get("wave_n") or near.wave_n
-        return _Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0.0)
+        return _Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0, 0.0)
     _, _, _, wave_m, wave_n, found = min(fits, key=lambda f: f[:4])
-    return _Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0.0)
+    return _Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0, 0.0)
 
 
 def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str, Any]) -> GemmTiles:
@@ -239,7 +254,7 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
         and along_b
         and read_a == read_b == vec
         and max(hw.direct_to_lds_bytes, default=0) >= 16
-        and 2 * image <= hw.lds_max_per_workgroup_bytes
+        and 2 * image <= _lds_share(hw, waves)
         and not (block.tile_m * tile_k // vec % threads or block.tile_n * tile_k // vec % threads)
     )
     tiles = GemmTiles(

@@ -14,8 +14,12 @@ from .derivation import RegisterItem
 
 __all__ = ["GemmShape", "OperandShape"]
 
-#: Addresses of a pipeline step, loop control and what the scheduler keeps besides the named items.
-OVERHEAD = 28
+#: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
+#: addresses and loop control, and more where bytes are transposed. MFMAs of wide elements are long, so that half of a
+#: step's reads more is under way.
+OVERHEAD = 8
+OVERHEAD_WIDE = 4
+OVERHEAD_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,10 @@ class OperandShape:
 
     @property
     def staged(self) -> int:
-        """Registers of them."""
+        """Registers of them; elements of a narrow access come one a register."""
         if self.kind == "AlongK":
-            return self.units_a_thread * CHUNK_BYTES // 4
+            narrow = self.read * self.elem_bytes < 4
+            return self.units_a_thread * (self.vec // self.read if narrow else CHUNK_BYTES // 4)
         return self.registers_loads * -(-self.read * self.elem_bytes // 4)
 
     @property
@@ -142,7 +147,36 @@ class GemmShape:
             RegisterItem("fragments", 2 * self.fragments, "arch", "LDS reads of this step and of the next"),
             RegisterItem("tile under way", 0 if direct else a.staged + b.staged, "arch", "next tile, loaded early"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access, place of every LDS write"),
-            RegisterItem("places", 2 * self.layout.chunks, "arch", "LDS places of a lane's chunks, by XOR"),
-            RegisterItem("overhead", OVERHEAD, "arch", "addresses of a step, loop control, temporaries"),
+            RegisterItem(
+                "places",
+                self.places * (2 if direct else 1),
+                "arch",
+                "LDS places of a lane's chunks, one for each XOR of them",
+            ),
         )
-        return tuple(item for item in items if item.registers)
+        named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)
+        transposed = self.elem_bytes == 1 and "AlongRows" in self.kinds
+        more = OVERHEAD + OVERHEAD_BYTES * transposed
+        if self.elem_bytes >= 4:
+            more = OVERHEAD_WIDE + self.fragments // 2
+        rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
+        return tuple(item for item in (*items, rest) if item.registers)
+
+    @property
+    def places(self) -> int:
+        """Different XORs of a chunk's place, of both operands."""
+        layout, tiles = self.layout, self.tiles
+        reads = layout.steps * layout.reads
+        count = 0
+        for atoms, waves, turn in (
+            (self.atoms_m, tiles.wave_m, self.atom.m),
+            (self.atoms_n, tiles.wave_n, layout.span),
+        ):
+            rows = [t * self.atom.m // turn * waves * turn + t * self.atom.m % turn for t in range(atoms)]
+            count += len({layout.swizzle.chunk(row, read * layout.groups) for row in rows for read in range(reads)})
+        return count
+
+    @property
+    def live(self) -> int:
+        """Registers of all items."""
+        return sum(item.registers for item in self.items())

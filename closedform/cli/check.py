@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from .options import (
     overrides_from,
 )
 from .output import print_json
+
+if TYPE_CHECKING:
+    from closedform.hw.descriptor import HardwareDescriptor
 
 __all__ = ["check"]
 
@@ -55,7 +58,8 @@ def attention(level: str, seed: int, hw: str | None, cus: int | None, as_json: b
       closedform check attention --L 77 --Lkv 200 --d 40 --hw mi100 --level wave --json
     """
     overrides = overrides_from(values)
-    _report(attention_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides=overrides)
+    op, descriptor = attention_from(values), hardware_from(hw, cus)
+    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides)
 
 
 @check.command()
@@ -70,15 +74,16 @@ def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, 
     Example:
       closedform check gemm --M 200 --N 150 --K 70 --hw mi210
     """
-    _report(gemm_from(values), hw=hw, cus=cus, level=level, seed=seed, as_json=as_json, overrides={})
+    descriptor = hardware_from(hw, cus)
+    op = gemm_from(values, descriptor)
+    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides={})
 
 
 def _report(
     op: Any,
     /,
     *,
-    hw: str | None,
-    cus: int | None,
+    hw: HardwareDescriptor,
     level: str,
     seed: int,
     as_json: bool,
@@ -86,7 +91,7 @@ def _report(
 ) -> None:
     from closedform.api import check as check_operator
 
-    result = check_operator(op, hardware_from(hw, cus), level, seed=seed, **overrides)
+    result = check_operator(op, hw, level, seed=seed, **overrides)
     if as_json:
         print_json(result.to_json())
     else:

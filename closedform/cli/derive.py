@@ -12,6 +12,7 @@ from .options import (
     common_options,
     gemm_from,
     gemm_options,
+    gemm_override_options,
     hardware_from,
     override_options,
     overrides_from,
@@ -69,26 +70,30 @@ def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explai
 
 @derive.command()
 @gemm_options
+@gemm_override_options
 @click.option(
     "--model",
-    default="paper",
+    default="default",
     show_default=True,
-    metavar="paper",
-    help="The closed-formula paper's derivation.",
+    metavar="default|paper",
+    help="default: of the kernels that are emitted; paper: the closed-formula paper's derivation.",
 )
 @common_options
 @explain_option
 def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
-    """Derive a matrix product D = A B.
+    """Derive a matrix product D = act(alpha A B + beta C + bias).
 
     \b
     Examples:
-      closedform derive gemm --M 4096 --N 4096 --K 4096 --hw paper_a --explain
+      closedform derive gemm --M 4096 --N 4096 --K 4096 --hw paper_a --model paper --explain
       closedform derive gemm --M 512 --N 512 --K 512 --hw mi210 --dtype bf16 --json
+      closedform derive gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype f16 --tile-m 128 --hw mi300x
     """
     from closedform.visitors.feasibility import derive as derive_operator
 
-    report(derive_operator(gemm_from(values), hardware_from(hw, cus), model=model), as_json, explain)
+    descriptor = hardware_from(hw, cus)
+    op = gemm_from(values, descriptor)
+    report(derive_operator(op, descriptor, model=model, **overrides_from(values)), as_json, explain)
 
 
 def report(derivation: Derivation, as_json: bool, explain: bool) -> None:

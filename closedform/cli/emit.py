@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +13,19 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    gemm_from,
+    gemm_options,
+    gemm_override_options,
     hardware_from,
     override_options,
     overrides_from,
 )
 from .output import notice, print_json
+
+if TYPE_CHECKING:
+    from closedform.hw.descriptor import HardwareDescriptor
+    from closedform.operators.attention import Attention
+    from closedform.operators.gemm import Gemm
 
 __all__ = ["emit"]
 
@@ -31,25 +40,35 @@ def emit() -> None:
     """
 
 
+def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where files go and whether they are compiled."""
+    options = (
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            default=Path("kernels_out"),
+            show_default=True,
+            metavar="DIR",
+            help="Folder for the files; made where missing.",
+        ),
+        click.option("--isa", is_flag=True, help="Write the assembly of the compiled kernel too."),
+        click.option(
+            "--compile/--no-compile",
+            "compile_",
+            default=None,
+            help="Compile for the target, or not; left out: compile where FlyDSL and torch are installed.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @emit.command()
 @attention_options
 @override_options
 @common_options
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("kernels_out"),
-    show_default=True,
-    metavar="DIR",
-    help="Folder for the files; made where missing.",
-)
-@click.option("--isa", is_flag=True, help="Write the assembly of the compiled kernel too.")
-@click.option(
-    "--compile/--no-compile",
-    "compile_",
-    default=None,
-    help="Compile for the target, or not; left out: compile where FlyDSL and torch are installed.",
-)
+@file_options
 @explain_option
 def attention(
     *,
@@ -73,11 +92,54 @@ def attention(
       closedform emit attention --L 16384 --d 128 --dtype bf16 --hw mi355x --isa --explain
       closedform emit attention --L 1000 --Lkv 3000 --d 80 --heads 16 --hw mi210 --no-compile --json
     """
+    op = attention_from(values)
+    write(op, hardware_from(hw, cus), overrides_from(values), as_json, explain, out, isa, compile_)
+
+
+@emit.command()
+@gemm_options
+@gemm_override_options
+@common_options
+@file_options
+@explain_option
+def gemm(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    explain: bool,
+    out: Path,
+    isa: bool,
+    compile_: bool | None,
+    **values: Any,
+) -> None:
+    """Write a matrix product: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
+
+    \b
+    Examples:
+      closedform emit gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x --isa
+      closedform emit gemm --M 4096 --N 4096 --K 4096 --dtype fp8 --layout NT --hw mi355x --activation silu
+    """
+    descriptor = hardware_from(hw, cus)
+    op = gemm_from(values, descriptor)
+    write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
+
+
+def write(
+    op: Attention | Gemm,
+    hw: HardwareDescriptor,
+    overrides: dict[str, Any],
+    as_json: bool,
+    explain: bool,
+    out: Path,
+    isa: bool,
+    compile_: bool | None,
+) -> None:
+    """Derive, emit and print what was written."""
     from closedform.emission import emit_to
     from closedform.visitors.feasibility import derive
 
-    overrides = overrides_from(values)
-    derivation = derive(attention_from(values), hardware_from(hw, cus), model="default", **overrides)
+    derivation = derive(op, hw, model="default", **overrides)
     emission = emit_to(derivation, out, compile=compile_, isa=isa)
     reason = emission.resources["compiled_reason"]
     if reason is not None:

@@ -74,6 +74,36 @@ gemm_options = _stack(
         metavar="NN|NT|TN|TT",
         help="Row-major storage of A and B; NT stores B as [N, K].",
     ),
+    click.option("--out-dtype", default="", metavar="NAME", help="Type of D; left out, what follows from --dtype."),
+    click.option("--lda", type=int, default=0, metavar="N", help="Elements between rows of A; 0: tight."),
+    click.option("--ldb", type=int, default=0, metavar="N", help="Elements between rows of B; 0: tight."),
+    click.option("--ldd", type=int, default=0, metavar="N", help="Elements between rows of D; 0: tight."),
+    click.option("--beta-c", "has_c", is_flag=True, help="Add beta C."),
+    click.option("--bias", default="none", metavar="none|row|column", help="Add a vector along rows or columns."),
+    click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
+)
+
+gemm_override_options = _stack(
+    click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
+    *(
+        click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=text)
+        for name, text in (
+            ("tile_m", "Rows of D of a workgroup, instead of the derived number."),
+            ("tile_n", "Columns of D of a workgroup."),
+            ("tile_k", "Depth of a tile in LDS."),
+            ("wave_m", "Waves along the rows."),
+            ("wave_n", "Waves along the columns."),
+            ("buffers", "Tiles in LDS at a time: 1 or 2."),
+            ("read_a", "Elements of a global read of A."),
+            ("read_b", "Elements of a global read of B."),
+            ("store", "Elements of a store to D."),
+            ("group_m", "Rows of tiles that share columns."),
+            ("xcds", "Chiplets that tiles are dealt to."),
+            ("waves_per_simd", "Occupancy that the register budget aims at."),
+        )
+    ),
+    click.option("--direct/--no-direct", default=None, help="Global loads straight to LDS."),
+    click.option("--pinned/--no-pinned", default=None, help="Ask the scheduler to keep the written order."),
 )
 
 common_options = _stack(
@@ -144,22 +174,27 @@ def attention_from(values: dict[str, Any]) -> Attention:
     )
 
 
-def gemm_from(values: dict[str, Any]) -> Gemm:
-    """The operator that the gemm options describe; takes its options out of `values`."""
+def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
+    """The operator that the gemm options describe; takes its options out of `values`. fp8 becomes the GPU's flavour."""
     from closedform.operators.gemm import Gemm
 
+    out = values.pop("out_dtype")
+    names = ("M", "N", "K", "batch", "layout", "lda", "ldb", "ldd", "has_c", "bias", "activation")
     return Gemm(
-        M=values.pop("M"),
-        N=values.pop("N"),
-        K=values.pop("K"),
-        batch=values.pop("batch"),
-        layout=values.pop("layout"),
-        dtype=_dtype(values.pop("dtype")),
+        **{name: values.pop(name) for name in names},
+        dtype=hw.resolve_dtype(_dtype(values.pop("dtype"))).name,
+        out_dtype=hw.resolve_dtype(out).name if out else "",
     )
+
+
+#: Overrides of either operator, as library and command line name them.
+OVERRIDES = (
+    *("atom", "tile_q", "tile_kv", "waves", "tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "buffers", "direct"),
+    *("read_a", "read_b", "store", "group_m", "xcds", "pinned", "waves_per_simd"),
+)
 
 
 def overrides_from(values: dict[str, Any]) -> dict[str, Any]:
     """The tile overrides that were given; takes them out of `values`."""
-    names = ("atom", "tile_q", "tile_kv", "waves")
-    given = {name: values.pop(name) for name in names}
+    given = {name: values.pop(name) for name in OVERRIDES if name in values}
     return {name: value for name, value in given.items() if value is not None}
