@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .visitors.derivation import Derivation, GridVerdict, NodeCheck, PredictedResources
     from .visitors.formula import FormulaValue
 
-__all__ = ["WIDTH", "emission_summary", "explanation", "summary"]
+__all__ = ["WIDTH", "emission_summary", "explanation", "summary", "wrapped"]
 
 WIDTH = 100
 
@@ -36,7 +36,7 @@ def summary(derivation: Derivation) -> str:
         )
     if derivation.grid is not None:
         lines.append(f"grid      {_grid_line(derivation.grid)}")
-    return _wrapped("\n".join(lines), indent=10)
+    return wrapped("\n".join(lines), indent=10)
 
 
 def explanation(derivation: Derivation) -> str:
@@ -56,7 +56,7 @@ def explanation(derivation: Derivation) -> str:
     if derivation.grid is not None:
         parts.append(f"Grid: {_grid_line(derivation.grid)}\n{derivation.grid.verdict}")
     parts += [f"Note: {note}" for note in derivation.notes]
-    return "\n\n".join(_wrapped(part) for part in parts)
+    return "\n\n".join(wrapped(part) for part in parts)
 
 
 def emission_summary(emission: Emission) -> str:
@@ -71,7 +71,7 @@ def emission_summary(emission: Emission) -> str:
             f"{_count(int(compiled['waves_per_simd']), 'wave')} per SIMD"
         )
     written = [path for path in (emission.kernel, emission.manifest, emission.isa) if path is not None]
-    return "\n".join([_wrapped("\n".join(lines), indent=10), *(f"wrote     {path}" for path in written)])
+    return "\n".join([wrapped("\n".join(lines), indent=10), *(f"wrote     {path}" for path in written)])
 
 
 def _title(derivation: Derivation) -> str:
@@ -161,7 +161,7 @@ def _render(table: Table) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
-def _wrapped(part: str, indent: int = 0) -> str:
+def wrapped(part: str, indent: int = 0) -> str:
     from textwrap import wrap
 
     lines = part.splitlines()

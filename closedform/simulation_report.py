@@ -4,34 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .explain import wrapped
+
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-__all__ = ["cost_lines", "simulation_text"]
+__all__ = ["cost_lines", "sample_text", "simulation_text"]
 
 
 def simulation_text(done: Simulation) -> str:
-    """Some ten lines: what ran, whether it is right, what the sanitizers found, counts and the bound of a CU."""
+    """What ran, whether it is right, what the sanitizers found, counts and the bound of a CU: 100 columns."""
     result = done.result
-    total = done.grid[0] * done.grid[1] * done.grid[2]
-    ran = f"{result.workgroups} workgroups"
-    if result.sampled:
-        ran = f"a sample of {result.workgroups} of {total} workgroups, so outputs are partial"
     what = " ".join(filter(None, (done.name, done.dtype, done.hw and f"for {done.hw}")))
     lines = [
         f"{what}: {result.kernel} on {result.target}",
-        f"executed  {ran}, {result.counts['waves']} waves, {result.seconds:.1f} s",
+        f"executed  {sample_text(done)}, {result.counts['waves']} waves, {result.seconds:.1f} s",
     ]
     if done.accuracy is not None:
         verdict = "agrees with float64" if done.accuracy.ok else "DISAGREES with float64"
+        verdict += " in the rows of the sample" if result.sampled else ""
         error, bound = done.accuracy.max_rel_error, done.accuracy.bound
         lines.append(f"result    {verdict}: max relative error {error:.3e}, bound from rounding {bound:.3e}")
     found = f"{len(result.reports)} finding(s)" if result.reports else "nothing to report"
-    lines.append(f"checks    {found}")
-    lines += [f"  {report}" for report in result.reports]
-    lines += cost_lines(result.counts, result.bound)
-    lines += [f"wrote     {path}" for path in done.saved]
-    return "\n".join(lines)
+    checks = [f"checks    {found}", *(f"  {report}" for report in result.reports)]
+    costs = [
+        *cost_lines(result.counts, result.bound),
+        f"occupancy {result.bound['workgroups_per_cu']} workgroups on a CU, {result.bound['waves_per_simd']:g} waves "
+        f"per SIMD, limited by {result.bound['occupancy_limit']}",
+        *(f"wrote     {path}" for path in done.saved),
+    ]
+    # Findings are not wrapped: each stays one line for grep.
+    return "\n".join([wrapped("\n".join(lines), 10), *checks, wrapped("\n".join(costs), 10)])
+
+
+def sample_text(done: Simulation) -> str:
+    """How many workgroups ran, and of how many where they are a sample."""
+    total = done.grid[0] * done.grid[1] * done.grid[2]
+    if done.result.sampled:
+        return f"a sample, {done.result.workgroups} of {total} workgroups"
+    return f"all {total} workgroups"
 
 
 def cost_lines(counts: dict[str, Any], bound: dict[str, Any]) -> list[str]:
@@ -46,8 +57,6 @@ def cost_lines(counts: dict[str, Any], bound: dict[str, Any]) -> list[str]:
         f"{conflicts:,} of them bank conflicts",
         f"global    {counts['global_load_bytes']:,} B loaded, {counts['global_store_bytes']:,} B stored, "
         f"{counts['segments_64']:,} segments of 64 B, {counts['segments_128']:,} of 128 B",
-        f"occupancy {bound['workgroups_per_cu']} workgroups on a CU, {bound['waves_per_simd']:g} waves per SIMD, "
-        f"limited by {bound['occupancy_limit']}",
         "bound     "
         + ", ".join(f"{name} {clocks:,.0f}" for name, clocks in pipes.items())
         + f" clocks per workgroup: {bound['binds']} binds, matrix share at most {bound['matrix_share']:.1%}",

@@ -12,7 +12,7 @@ import click
 from closedform import __version__
 from closedform.hw.errors import ClosedformError, InfeasibleError
 
-from . import bench, check, derive, doctor, emit, hw, simulate
+from . import bench, check, derive, doctor, emit, hw, profile, simulate
 from .output import print_json
 
 __all__ = ["Root", "cli", "error_object", "main"]
@@ -107,7 +107,7 @@ def cli() -> None:
     """
 
 
-for _command in (emit.emit, derive.derive, check.check, simulate.simulate, hw.hw, doctor.doctor, bench.bench):
+for _command in (emit.emit, derive.derive, check.check, simulate.simulate, profile.profile, hw.hw, doctor.doctor, bench.bench):
     cli.add_command(_command)
 
 

@@ -15,8 +15,9 @@ from ..catalogue import get
 from ..descriptor import HardwareDescriptor
 from ..lds import lds_cycles
 from .decode import Code
+from .flow import natural_loops
 
-__all__ = ["Counter", "Loop", "find_loops", "reference_gpu"]
+__all__ = ["Counter", "reference_gpu"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
 
@@ -101,7 +102,6 @@ class Counter:
     # --- results ------------------------------------------------------------------------------------------------
     def summary(self) -> dict[str, Any]:
         """Totals and loops as plain values."""
-        every = slice(0, len(self.code.ops))
         loops = [
             {
                 "label": loop.label,
@@ -109,24 +109,24 @@ class Counter:
                 "source": self.code.ops[loop.start].ins.source,
                 "innermost": loop.innermost,
                 "entries_per_wave": self._per_wave(loop.start),
-                **self.region(slice(loop.start, loop.end + 1)),
+                **self.region(loop.all),
             }
-            for loop in find_loops(self.code)
+            for loop in natural_loops(self.code)
         ]
-        return {**self.region(every), "waves": int(self.executed[0]), "loops": loops}
+        return {**self.region(range(len(self.code.ops))), "waves": int(self.executed[0]), "loops": loops}
 
     def _per_wave(self, index: int) -> float:
         return round(float(self.executed[index] / max(self.executed[0], 1)), 3)
 
-    def region(self, where: slice) -> dict[str, Any]:
-        """Counts of a range of instructions, summed over all waves."""
+    def region(self, where: Sequence[int]) -> dict[str, Any]:
+        """Counts of some instructions by their numbers, summed over all waves."""
         kinds: dict[str, int] = {}
         clocks = {"mfma": 0, "valu": 0}
-        for op, times in zip(self.code.ops[where], self.executed[where].tolist(), strict=True):
+        for op, times in zip((self.code.ops[n] for n in where), self.executed[list(where)].tolist(), strict=True):
             kinds[op.kind] = kinds.get(op.kind, 0) + times
             if op.kind in clocks:
                 clocks[op.kind] += times * op.clocks
-        sums = dict(zip(COLUMNS, (int(v) for v in self.sums[where].sum(axis=0)), strict=True))
+        sums = dict(zip(COLUMNS, (int(v) for v in self.sums[list(where)].sum(axis=0)), strict=True))
         return {
             "instructions": kinds,
             "lane_instructions": 64 * sum(kinds.values()),
@@ -152,27 +152,3 @@ def _segments(row: Array, size: int, shift: int) -> int:
 def _shifted(row: Array) -> Sequence[int]:
     values: list[int] = (row - min(int(row.min()), 0)).tolist()
     return values
-
-
-class Loop:
-    """Instructions from the target of a backward branch to the last branch to it."""
-
-    __slots__ = ("end", "innermost", "label", "start")
-
-    def __init__(self, start: int, end: int, label: str) -> None:
-        self.start, self.end, self.label = start, end, label
-        self.innermost = True
-
-
-def find_loops(code: Code) -> list[Loop]:
-    """Loops of the code in order: LLVM lays the blocks of a loop out together."""
-    ends: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for place, (op, target) in enumerate(zip(code.ops, code.jump, strict=True)):
-        if 0 <= target <= place:
-            ends[target] = max(ends.get(target, 0), place)
-            names[target] = op.target
-    loops = [Loop(start, end, names[start]) for start, end in sorted(ends.items())]
-    for outer in loops:
-        outer.innermost = not any(o is not outer and outer.start <= o.start and o.end <= outer.end for o in loops)
-    return loops
