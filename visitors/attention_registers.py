@@ -19,8 +19,9 @@ __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 #: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what the
 #: binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
 ADDRESSES = 20
-#: Registers of LDS reads under way: twelve 16-byte reads where the budget leaves room, three at the least.
-FRAGMENTS = 48
+#: Registers of LDS reads under way where the budget leaves room, by bytes of an element: twelve 16-byte reads, fourteen
+#: of f32, whose reads feed twice as many MFMAs; three at the least.
+FRAGMENTS = {2: 48, 4: 56}
 FRAGMENTS_LEAST = 12
 
 
@@ -71,7 +72,7 @@ class StepShape:
     @property
     def fragments(self) -> int:
         """LDS reads under way: all fragments of one product, but no more than the compiler keeps."""
-        return min(FRAGMENTS, self.tile_kv * self.d_pad * self.elem_bytes // (4 * self.lanes))
+        return min(FRAGMENTS[self.elem_bytes], self.tile_kv * self.d_pad * self.elem_bytes // (4 * self.lanes))
 
     def need(self, unified: bool) -> tuple[int, int, int]:
         """(ArchVGPRs, AccVGPRs, all registers) that must be there.

@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import Infeasible
 from closedform.hw.occupancy import register_budget
 
 from .gemm_shape import GemmShape
 
-__all__ = ["RULES", "Rule", "broken_rule"]
+__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits"]
 
 OFFSET_LIMIT = 2**31 - 16
+#: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
+EXPORT_MARGIN_BYTES = 256
+
+
+def lds_fits(hw: HardwareDescriptor, lds_bytes: int, margin_bytes: int = 0) -> bool:
+    """Whether a workgroup may have that much LDS where its compiler keeps `margin_bytes` for itself.
+
+    >>> from closedform.hw.catalogue import get
+    >>> lds_fits(get("mi300x"), 65536), lds_fits(get("mi300x"), 65536, EXPORT_MARGIN_BYTES)
+    (True, False)
+    """
+    return lds_bytes + margin_bytes <= hw.lds_max_per_workgroup_bytes
 
 
 @dataclass(frozen=True, slots=True)

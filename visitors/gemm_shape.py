@@ -15,11 +15,12 @@ from .derivation import RegisterItem
 __all__ = ["GemmShape", "OperandShape"]
 
 #: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
-#: addresses and loop control, and more where bytes are transposed. MFMAs of wide elements are long, so that half of a
+#: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide elements are long, so that half of a
 #: step's reads more is under way.
 OVERHEAD = 8
 OVERHEAD_WIDE = 4
 OVERHEAD_BYTES = 12
+OVERHEAD_NARROW = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class GemmShape:
         more = OVERHEAD + OVERHEAD_BYTES * transposed
         if self.elem_bytes >= 4:
             more = OVERHEAD_WIDE + self.fragments // 2
+        more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
         rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
         return tuple(item for item in (*items, rest) if item.registers)
 
