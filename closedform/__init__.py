@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import check, derive, derive_tiles, emit, hardware, hardware_names
+    from . import predict
+    from .api import check, derive, derive_tiles, emit, hardware, hardware_names, profile, select, select_batch, simulate
     from .checking import CheckResult
     from .emission import Emission, PromiseBroken
     from .hw.atoms import MFMAAtom
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .hw.errors import BadInput, ClosedformError, Infeasible, InfeasibleError, MissingDependency, NoDevice
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .profiling import Profile
+    from .simulation import Simulation
     from .visitors.derivation import Derivation
 
 # In a checkout the four rooms lie side by side; an installed package holds them inside this folder.
@@ -38,6 +41,11 @@ _HOME = {
     "emit": "api",
     "hardware": "api",
     "hardware_names": "api",
+    "predict": "predict",
+    "select": "api",
+    "select_batch": "api",
+    "profile": "api",
+    "simulate": "api",
     "CheckResult": "checking",
     "Emission": "emission",
     "PromiseBroken": "emission",
@@ -51,6 +59,8 @@ _HOME = {
     "NoDevice": "hw.errors",
     "Attention": "operators.attention",
     "Gemm": "operators.gemm",
+    "Profile": "profiling",
+    "Simulation": "simulation",
     "Derivation": "visitors.derivation",
 }
 
@@ -68,7 +78,9 @@ __all__ = [
     "MFMAAtom",
     "MissingDependency",
     "NoDevice",
+    "Profile",
     "PromiseBroken",
+    "Simulation",
     "__version__",
     "check",
     "derive",
@@ -76,6 +88,11 @@ __all__ = [
     "emit",
     "hardware",
     "hardware_names",
+    "predict",
+    "profile",
+    "select",
+    "select_batch",
+    "simulate",
 ]
 
 

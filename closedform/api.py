@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .profiling import Profile
+    from .simulation import Simulation
+    from .predict.answer import Prediction, Selection
     from .visitors.derivation import Derivation
 
-__all__ = ["check", "derive", "derive_tiles", "emit", "hardware", "hardware_names"]
+__all__ = ["check", "derive", "derive_tiles", "emit", "hardware", "hardware_names", "predict", "profile", "select", "select_batch", "simulate"]
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -112,3 +115,76 @@ def check(
     if derivation.infeasible is not None:
         raise InfeasibleError(derivation.infeasible)
     return check_derivation(derivation, level, seed=seed)
+
+
+def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **config: Any) -> Prediction:
+    """Latency of the operator by the calibrated model, with a band and what binds.
+
+    `config` fixes tiles (gemm: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv, waves, stages,
+    and causal); what is left out is what `select` takes.
+    """
+    from .operators.attention import Attention
+    from .predict.operators import predict_attention, predict_gemm
+
+    gpu = hardware(hw)
+    return predict_attention(op, gpu, **config) if isinstance(op, Attention) else predict_gemm(op, gpu, **config)
+
+
+def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
+    """The fastest legal configuration by the model and the runners-up; options: count, and causal for attention."""
+    from .operators.attention import Attention
+    from .predict.operators import select_attention, select_gemm
+
+    gpu = hardware(hw)
+    return select_attention(op, gpu, **options) if isinstance(op, Attention) else select_gemm(op, gpu, **options)
+
+
+def select_batch(
+    M: Any, N: Any, K: Any, hw: str | Path | HardwareDescriptor = "mi300x", *, dtype: str = "bf16", layout: str = "NN",
+    out_dtype: str = "bf16",
+) -> dict[str, Any]:
+    """Selected configurations of arrays of products: an array for each attribute, and `latency_us`."""
+    from dataclasses import fields
+
+    from .hw.dtypes import dtype as named
+    from .predict.select import gemm_selector
+
+    selector = gemm_selector(hardware(hw), dtype, layout, named(out_dtype).bits)
+    index, latency_us = selector.best(M, N, K)
+    chosen = selector.configs.take(index)
+    columns = {f.name: getattr(chosen, f.name).astype(int) for f in fields(chosen)}
+    return {**columns, "waves": chosen.waves.astype(int), "latency_us": latency_us}
+
+
+def simulate(
+    op: Attention,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    blocks: int | None = None,
+    sanitizers: bool = True,
+    seed: int = 0,
+    **overrides: Any,
+) -> Simulation:
+    """Emit, compile for the target and execute the instructions on this CPU; compare with float64.
+
+    blocks: so many workgroups instead of all; only their rows are compared. `ok` of the result says whether it is right
+    and nothing was reported. Raises InfeasibleError, MissingDependency and PromiseBroken.
+    """
+    from .simulation import simulate_derivation
+
+    derivation = derive(op, hw, "default", **overrides)
+    return simulate_derivation(derivation, blocks=blocks, sanitizers=sanitizers, seed=seed)
+
+
+def profile(
+    op: Attention,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    blocks: int | None = 2,
+    seed: int = 0,
+    **overrides: Any,
+) -> Profile:
+    """What the compiled kernel costs: counts and clocks of `blocks` executed workgroups (None: all), static MFMA share."""
+    from .profiling import profile_derivation
+
+    return profile_derivation(derive(op, hw, "default", **overrides), blocks=blocks, seed=seed)

@@ -1,7 +1,7 @@
 """GPUs that only the latency model knows: no code is emitted for them, so they have rates but no fragment maps.
 
 A descriptor of `model_gpus.csv` is complete in itself; its matrix instructions are rows of `model_atoms.csv`, each the
-share of one wave. A compute unit is what the maker calls it (a streaming multiprocessor), a wave is `wavefront_size` wide.
+share of one wave. A compute unit is a streaming multiprocessor, a wave a warp of `wavefront_size`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import click
 from closedform import __version__
 from closedform.hw.errors import ClosedformError, InfeasibleError
 
-from . import bench, check, derive, doctor, emit, hw, profile, simulate
+from . import bench, check, derive, doctor, emit, fit, hw, predict, profile, select, simulate
 from .output import print_json
 
 __all__ = ["Root", "cli", "error_object", "main"]
@@ -101,13 +101,26 @@ def cli() -> None:
     Examples:
       closedform derive attention --L 16384 --d 128 --hw mi300x --explain
       closedform emit attention --L 16384 --d 128 --dtype bf16 --hw mi300x
+      closedform simulate attention --L 512 --d 128 --hw mi300x
       closedform hw list
 
     Exit status: 0 done, 1 our bug, 2 bad input, 3 no device, 4 infeasible.
     """
 
 
-for _command in (emit.emit, derive.derive, check.check, simulate.simulate, profile.profile, hw.hw, doctor.doctor, bench.bench):
+for _command in (
+    emit.emit,
+    derive.derive,
+    check.check,
+    simulate.simulate,
+    profile.profile,
+    hw.hw,
+    doctor.doctor,
+    bench.bench,
+    predict.predict,
+    select.select,
+    fit.fit,
+):
     cli.add_command(_command)
 
 

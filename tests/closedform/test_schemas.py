@@ -32,7 +32,7 @@ def test_schemas_are_schemas(name: str) -> None:
 
 
 def test_there_is_one_for_each_output() -> None:
-    expected = "bench check derive doctor emit error hw_atoms hw_list hw_show manifest"
+    expected = "bench check derive doctor emit error fit hw_atoms hw_list hw_show manifest predict select"
     assert list(names()) == expected.split()
 
 

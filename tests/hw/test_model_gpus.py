@@ -1,6 +1,7 @@
 """GPUs that only the latency model knows."""
 
 import pytest
+
 from closedform.hw import BadInput, catalogue
 from closedform.hw.model_gpus import model_gpu_names
 from closedform.hw.occupancy import occupancy_of

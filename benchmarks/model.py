@@ -1,0 +1,113 @@
+"""Every figure of the latency model, cross-validated by shape; `--write` puts fitted values into constants.csv.
+
+    python benchmarks/model.py DATA [--only h200-gemm ...] [--folds N] [--held-out PART] [--write]
+
+DATA is the folder of the measured tables (their README describes them). With `--held-out PART` it reads the files named
+PART, not train, and scores the committed constants on them, with no fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import time
+from pathlib import Path
+
+import model_amd
+import model_data
+import model_h200_attention
+import model_h200_gemm
+import model_hipblaslt
+import numpy as np
+
+from closedform.hw import catalogue
+from closedform.predict.constants import COLUMNS, FILE, Constants, constants_for
+from closedform.predict.quantise import hit_rate, rounds, utilisation
+from closedform.predict.select import gemm_selector
+
+PARTS = ("examples", "speed", "mi325x", "hipblaslt", "h200-gemm", "h200-attention", "gfx950")
+REPEATS = 200
+
+
+def examples() -> None:
+    print(f"20 tiles on 8 CUs: {rounds(20, 8)} rounds (3), {utilisation(20, 8):.0%} (83%)")
+    print(f"hit rates of 4 x 4 and 8 x 8 tiles: {hit_rate(4, 4, 128, 128)} (0.75), {hit_rate(8, 8, 128, 128)} (0.875)")
+    for length in (4096, 8192, 16384, 32768):
+        blocks = -(-length // 32)
+        print(f"paper, Table 3, L={length}: {rounds(blocks, 120)} rounds, slots used {utilisation(blocks, 120):.3f}")
+
+
+def speed() -> None:
+    for name, dtype in (("h200", "bf16"), ("mi325x", "bf16")):
+        selector = gemm_selector(catalogue.get(name), dtype, "NT")
+        selector.best(4096, 4096, 4096)
+        spent = []
+        for i in range(REPEATS):
+            begin = time.perf_counter()
+            selector.best(4096 + i, 4096, 4096)
+            spent.append(time.perf_counter() - begin)
+        m, n, k = np.random.default_rng(0).integers(1, 16384, (3, 10000))
+        begin = time.perf_counter()
+        selector.best(m, n, k)
+        print(
+            f"select on {name}, {len(selector.configs)} legal tiles: {np.median(spent) * 1e6:.0f} us a shape (< 300), "
+            f"10,000 shapes {time.perf_counter() - begin:.2f} s (< 2)"
+        )
+
+
+def write(fitted: list[Constants]) -> None:
+    """Replace the values of the fitted rows of constants.csv and date them."""
+    with FILE.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for k in fitted:
+        for row in rows:
+            if (row["family"], row["gpu"]) == (k.family, k.gpu) and float(row["spread"]) > 0:
+                row["value"], row["fit_date"] = f"{k[row['name']]:.4g}", datetime.date.today().isoformat()
+    with FILE.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--folds", type=int, default=0, help="0 leaves one shape out at a time where that is quick")
+    parser.add_argument("--held-out", metavar="PART")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    part = args.held_out or "train"
+    passes = 0 if args.held_out else 12
+    some = args.folds or 8
+    fitted: list[Constants] = []
+    if "examples" in args.only:
+        examples()
+    if "speed" in args.only:
+        speed()
+    if "hipblaslt" in args.only:
+        table, rows = model_data.hipblaslt(args.data, part)
+        start = constants_for(model_amd.MI300X, "staged")
+        fitted.append(model_hipblaslt.report(table, rows, start, some, passes))
+    if "mi325x" in args.only:
+        transfer = next((k for k in fitted if k.gpu == "mi300x"), constants_for(model_amd.MI300X, "staged"))
+        start = constants_for(model_amd.MI325X, "staged")
+        table = model_data.mi325x_gemm(args.data, part)
+        fitted.append(model_amd.report_tuned(table, start, transfer, args.folds, passes))
+    if "h200-gemm" in args.only:
+        start = constants_for(model_h200_gemm.HW, "pipelined")
+        fitted.append(model_h200_gemm.report(model_data.h200_gemm(args.data, part), start, some, passes))
+    if "h200-attention" in args.only:
+        start = constants_for(model_h200_attention.HW, "attention")
+        data = model_h200_attention.Landscape(args.data, part)
+        fitted.append(model_h200_attention.report(data, start, some, passes))
+    if "gfx950" in args.only:
+        start = constants_for(model_amd.MI350X, "staged")
+        fitted.append(model_amd.report_sweep(model_data.gfx950_sweep(args.data, part), start, some, passes))
+    if args.write and not args.held_out:
+        write(fitted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Latency of fused attention from the parts of the GEMM model: two products and a softmax a step, over tiles of keys.
+
+A group of `simds_per_cu` waves keeps every matrix core of a compute unit busy while it multiplies and every vector lane
+while it does the softmax; the two alternate within a group, so that several groups (of one workgroup or of several)
+overlap. All lengths in elements; arrays broadcast as in the GEMM model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from closedform.hw.descriptor import HardwareDescriptor
+
+from .step import DIRECT_ROWS
+
+if TYPE_CHECKING:
+    from .configs import Array
+
+__all__ = [
+    "ATTENTION_LEVELS",
+    "AttentionConfigs",
+    "AttentionShape",
+    "AttentionTiming",
+    "attention_lattice",
+    "attention_time",
+]
+
+ATTENTION_LEVELS = ("matrix", "softmax", "chain", "latency", "l1_fill", "hbm")
+WAVE_ROWS = 16
+TILE_Q = (16, 32, 64, 128, 256)
+TILE_KV = (16, 32, 64, 128)
+WAVES = (4, 8)
+STAGES = (1, 2, 3, 4)
+#: Registers a thread needs besides the two accumulators before a configuration counts as legal.
+OTHER_REGISTERS = 40
+MATRIX_K_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionConfigs:
+    """Query rows of a workgroup, keys of a step, waves and stages, as float64 arrays."""
+
+    tile_q: Array
+    tile_kv: Array
+    waves: Array
+    stages: Array
+
+    def __len__(self) -> int:
+        return len(self.tile_q)
+
+    def take(self, where: Any) -> AttentionConfigs:
+        return AttentionConfigs(*(getattr(self, f.name)[where] for f in fields(self)))
+
+    def at(self, index: int) -> dict[str, int]:
+        return {f.name: int(getattr(self, f.name)[index]) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionShape:
+    """Extents in elements, numbers or arrays; `heads_all` is batch times heads."""
+
+    heads_all: Any
+    L_q: Any
+    L_kv: Any
+    d: Any
+    causal: Any = False
+    elem_bytes: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionTiming:
+    """Microseconds, and with detail the clocks of one step by level, the workgroups and the rounds."""
+
+    latency_us: Array
+    levels: dict[str, Array] | None = None
+    workgroups: Array | None = None
+    rounds: Array | None = None
+
+
+def _accumulators(hw: HardwareDescriptor, c: AttentionConfigs, d: Any) -> Array:
+    found: Array = c.tile_q * (d + c.tile_kv) / (c.waves * hw.wavefront_size)
+    return found
+
+
+def _lds_bytes(c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
+    found: Array = (c.tile_q + 2 * c.stages * c.tile_kv) * d * elem_bytes
+    return found
+
+
+@lru_cache(maxsize=64)
+def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -> AttentionConfigs:
+    """Every legal configuration for that head dim, in a fixed order: LDS of Q and the stages of K and V, registers of
+    O and S, size of a workgroup; 8 waves where each owns 16 rows."""
+    import numpy as np
+
+    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGES, indexing="ij")
+    c = AttentionConfigs(*(np.ascontiguousarray(a.ravel(), float) for a in axes))
+    ok = (
+        (_lds_bytes(c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
+        & (_accumulators(hw, c, d) + OTHER_REGISTERS <= hw.vgpr_per_wave_max)
+        & (c.waves * hw.wavefront_size <= hw.workgroup_max)
+        & ((c.waves <= min(WAVES)) | (c.tile_q >= WAVE_ROWS * c.waves))
+    )
+    return c.take(np.flatnonzero(ok))
+
+
+def attention_time(
+    hw: HardwareDescriptor,
+    k: Mapping[str, float],
+    c: AttentionConfigs,
+    s: AttentionShape,
+    flops_per_clk: float,
+    *,
+    detail: bool = False,
+) -> AttentionTiming:
+    """Time a shape with every configuration."""
+    import numpy as np
+
+    cus = float(hw.num_cus)
+    clk_per_us = hw.clock_mhz * k["clock_share"]
+    bm, bn, d = c.tile_q, c.tile_kv, s.d
+    groups = c.waves / hw.simds_per_cu
+    rows = bm / groups  # of one group
+    direct = rows >= DIRECT_ROWS
+    share = np.where(direct, k["direct_share"], k["register_share"])
+    spare = np.maximum(1, hw.simds_per_cu * WAVE_ROWS / rows)  # waves without rows of their own repeat work
+    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare**0.5)
+    # The A operand P of the second product comes from registers and must be packed; short tiles of keys stall more.
+    chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix"]
+    lanes = hw.vector_f32_flops_per_clk_cu / 2
+    soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
+    per_cu = _per_cu(hw, k, c, s)
+    blocks = np.ceil(s.L_q / bm)
+    grid = blocks * s.heads_all
+    number = np.clip(np.ceil(grid / cus), 1, per_cu)
+    active = np.minimum(grid, cus)
+    tile_bytes = 2 * bn * d * s.elem_bytes
+    together = number * groups
+    fill = np.maximum(number * tile_bytes / k["fill"], number * active * tile_bytes / (k["l2"] * cus))
+    chain = matrix + chain_matrix + soft + k["serial"] + groups * k["barrier"]
+    # With one stage a step waits for its own tile; otherwise tiles come while the steps before them run.
+    chain = chain + np.where(c.stages == 1, k["latency"] + fill, 0)
+    latency = (k["latency"] + fill) / np.maximum(c.stages - 1, 1)
+    heads_at_once = np.minimum(s.heads_all, np.ceil(number * active / blocks))
+    hbm = heads_at_once * tile_bytes / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / clk_per_us)
+    terms = np.broadcast_arrays(together * matrix, together * soft, chain, latency, fill, hbm / np.maximum(blocks, 1))
+    total = sum((term**4 for term in terms), np.zeros_like(terms[0]))
+    each = np.sqrt(np.sqrt(total)) + k["overlap_loss"] * (matrix + soft) * together
+
+    clk = _blocks_clk(k, c, s, each, chain, number, grid, cus, per_cu)
+    latency_us = k["launch_us"] + clk / clk_per_us
+    if not detail:
+        return AttentionTiming(latency_us)
+    return AttentionTiming(
+        latency_us, dict(zip(ATTENTION_LEVELS, terms, strict=True)), grid, np.ceil(grid / (cus * per_cu))
+    )
+
+
+def _per_cu(hw: HardwareDescriptor, k: Mapping[str, float], c: AttentionConfigs, s: AttentionShape) -> Array:
+    """Workgroups a compute unit holds, by registers and LDS; at least 1."""
+    import numpy as np
+
+    registers = _accumulators(hw, c, s.d) + k["registers"]
+    allocated = np.ceil(np.minimum(registers, hw.vgpr_per_wave_max) / hw.vgpr_granule) * hw.vgpr_granule
+    by_registers = np.floor(hw.vgpr_file / allocated) * hw.simds_per_cu / c.waves
+    by_lds = np.floor(hw.lds_bytes / (_lds_bytes(c, s.d, s.elem_bytes) + hw.lds_granule_bytes))
+    return np.clip(np.floor(np.minimum(by_registers, by_lds)), 1, hw.workgroups_per_cu_max)
+
+
+def _blocks_clk(
+    k: Mapping[str, float],
+    c: AttentionConfigs,
+    s: AttentionShape,
+    each: Array,
+    chain: Array,
+    number: Array,
+    grid: Array,
+    cus: float,
+    per_cu: Array,
+) -> Array:
+    """Clocks of all blocks of queries: full rounds and a faster last one, or with a causal mask the mean work of
+    a block plus a share of the longest one's excess. `each` is a step of a full compute unit, `chain` of one block."""
+    import numpy as np
+
+    bm, bn = c.tile_q, c.tile_kv
+    slots = cus * per_cu
+    steps = np.ceil(s.L_kv / bn)
+    diagonal = np.where(s.causal, np.ceil(bm / bn) * k["mask_steps"], 0)
+    mean = np.where(s.causal, (s.L_kv / bn + bm / bn) / 2, steps) + diagonal
+    longest = steps + diagonal
+    ends = k["tile_prologue"] + number * bm * s.d * s.elem_bytes * 2 / k["store"]
+    waves_of_work = grid / slots
+    full = np.floor(waves_of_work)
+    rest = grid - full * slots
+    # A partly filled round runs with fewer workgroups a compute unit, each faster, down to its own chain.
+    fewer = np.maximum(np.ceil(rest / cus), 1) / per_cu
+    single = longest * each + ends
+    last = np.where(rest > 0, steps * np.maximum(chain, each * fewer) + ends, 0)
+    even = full * (steps * each + ends / number) + last
+    slack = k["tail"] * (longest - mean) * np.maximum(chain, each / number)
+    uneven = waves_of_work * (mean * each + ends / number) + slack + ends
+    causal = np.where(waves_of_work <= 1, single, np.maximum(uneven, longest * np.maximum(chain, each / number)))
+    clk: Array = np.where(s.causal, causal, np.where(waves_of_work <= 1, single, even))
+    return clk

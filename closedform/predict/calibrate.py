@@ -1,0 +1,184 @@
+"""`fit`: a user's CSV of measured products to constants of the latency model, with cross-validation by shape."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
+
+from .configs import configs
+from .constants import COLUMNS, Constants, constants_for
+from .fit import cross_validated, fit_constants, mean_factor
+from .gemm import gemm_family, gemm_timing, k_step
+from .gemm_time import GemmShapes
+from .lattice import legal_configs, useful
+
+if TYPE_CHECKING:
+    from .configs import Array
+
+__all__ = ["Calibration", "Measurements", "calibrate", "read_measurements", "write_constants"]
+
+REQUIRED = ("M", "N", "K", "dtype", "layout", "us")
+OPTIONAL = {"tile_m": 0, "tile_n": 0, "tile_k": 0, "waves": 4, "stages": 2, "split_k": 1}
+LEAST_ROWS = 8
+LAYOUTS = ("NN", "NT", "TN", "TT")
+PRIOR_WEIGHT = 1e-4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurements:
+    """Columns of the CSV; tile columns are 0 where the configuration is not known."""
+
+    numbers: dict[str, Array]
+    dtype: tuple[str, ...]
+    layout: tuple[str, ...]
+
+    @property
+    def us(self) -> Array:
+        return self.numbers["us"]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Fitted constants and their errors: exp(mean |ln(predicted / measured)|) before, after and cross-validated."""
+
+    hw: str
+    rows: int
+    shapes: int
+    before: float
+    after: float
+    cross_validated: float
+    constants: Constants
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hw": self.hw,
+            "rows": self.rows,
+            "shapes": self.shapes,
+            "factor_before": round(self.before, 4),
+            "factor_after": round(self.after, 4),
+            "factor_cross_validated": round(self.cross_validated, 4),
+            "constants": {name: float(f"{value:.6g}") for name, value in self.constants.items()},
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.hw}: {self.rows} rows, {self.shapes} shapes\n"
+            f"error factor before {self.before:.3f}, after {self.after:.3f}, "
+            f"cross-validated by shape {self.cross_validated:.3f}"
+        )
+
+
+def read_measurements(path: str | Path) -> Measurements:
+    """The columns of a measurement file; BadInput names the line and the column of what cannot be read."""
+    import numpy as np
+
+    with Path(path).open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise BadInput(f"{Path(path).name}: no column {', '.join(missing)}")
+        columns: dict[str, list[float]] = {name: [] for name in ("M", "N", "K", "us", *OPTIONAL)}
+        dtypes, layouts = [], []
+        for row in reader:
+            for name, column in columns.items():
+                text = row.get(name) or str(OPTIONAL.get(name, ""))
+                try:
+                    value = float(text)
+                except ValueError:
+                    raise BadInput(
+                        f"{Path(path).name}, line {reader.line_num}: {name}={text!r} is not a number"
+                    ) from None
+                least = 0 if name.startswith("tile") else 1e-9
+                if not (least <= value < float("inf")):
+                    raise BadInput(f"{Path(path).name}, line {reader.line_num}: {name}={text!r} is out of range")
+                column.append(value)
+            if row["layout"] not in LAYOUTS:
+                raise BadInput(f"{Path(path).name}, line {reader.line_num}: layout must be one of {', '.join(LAYOUTS)}")
+            dtypes.append(row["dtype"])
+            layouts.append(row["layout"])
+    if len(dtypes) < LEAST_ROWS:
+        raise BadInput(f"{Path(path).name}: {len(dtypes)} rows, a fit needs at least {LEAST_ROWS}")
+    return Measurements({name: np.array(c) for name, c in columns.items()}, tuple(dtypes), tuple(layouts))
+
+
+def _predict(hw: HardwareDescriptor, data: Measurements, k: Constants, rows: Array) -> Array:
+    import numpy as np
+
+    kinds = np.array([f"{d} {la}" for d, la in zip(data.dtype, data.layout, strict=True)])
+    known = data.numbers["tile_m"] > 0
+    out = np.empty(len(kinds))
+    for kind in np.unique(kinds[rows]):
+        dtype, layout = str(kind).split()
+        bits = hw.resolve_dtype(dtype).bits
+        for tiles in (True, False):
+            mask = rows & (kinds == kind) & (known == tiles)
+            if not mask.any():
+                continue
+            c = {name: values[mask] for name, values in data.numbers.items()}
+            out_bytes = max(bits / 8, 2.0)
+            if tiles:
+                found = configs(
+                    *(c[n] for n in ("tile_m", "tile_n", "tile_k")), **{n: c[n] for n in ("waves", "stages", "split_k")}
+                )
+                s = GemmShapes(c["M"], c["N"], c["K"], bits / 8, out_bytes, layout)
+                out[mask] = gemm_timing(hw, found, s, dtype, constants=k).latency_us
+                continue
+            lattice = legal_configs(hw, k.family, bits)
+            s = GemmShapes(c["M"][:, None], c["N"][:, None], c["K"][:, None], bits / 8, out_bytes, layout)
+            times = gemm_timing(
+                hw, lattice, s, dtype, constants=k, step=k_step(hw, k, lattice, dtype, layout)
+            ).latency_us
+            out[mask] = np.where(useful(lattice, s.M, s.N, s.K), times, np.inf).min(1)
+    return out
+
+
+def calibrate(hw: HardwareDescriptor, data: Measurements, folds: int = 5) -> Calibration:
+    """Fit the GEMM constants of `hw`, starting from those it has or borrows."""
+    import numpy as np
+
+    start = constants_for(hw, gemm_family(hw))
+    shape = np.unique(np.stack([data.numbers[n] for n in ("M", "N", "K")]), axis=1, return_inverse=True)[1].ravel()
+
+    def fit(rows: Array, begin: Constants = start, passes: int = 12) -> Constants:
+        return fit_constants(
+            lambda k: _predict(hw, data, k, rows)[rows], data.us[rows], begin, prior_weight=PRIOR_WEIGHT, passes=passes
+        )
+
+    every = np.ones(len(data.us), bool)
+    fitted = fit(every)
+    cross = cross_validated(
+        shape,
+        lambda rows: fit(rows, fitted, 4),
+        lambda k, rows: _predict(hw, data, k, rows)[rows],
+        min(folds, shape.max() + 1),
+    )
+    return Calibration(
+        hw.name,
+        len(data.us),
+        int(shape.max()) + 1,
+        mean_factor(_predict(hw, data, start, every), data.us),
+        mean_factor(_predict(hw, data, fitted, every), data.us),
+        mean_factor(cross, data.us),
+        fitted,
+    )
+
+
+def write_constants(path: str | Path, result: Calibration, source: str) -> None:
+    """The constants in the format of `constants.csv`, dated today."""
+    if not source.strip():
+        raise BadInput("constants need a source")
+    today = datetime.date.today().isoformat()
+    with Path(path).open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in result.constants.rows:
+            value = f"{result.constants[row.name]:.6g}"
+            writer.writerow(
+                (result.constants.family, result.hw, row.name, value, row.prior, row.spread, row.unit, source, today)
+            )

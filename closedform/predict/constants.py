@@ -1,0 +1,116 @@
+"""Calibrated constants of the latency model: data with a source and a date, never numbers in the code.
+
+`constants.csv` has one row a constant: kernel family, GPU, name, value, prior, spread, unit, source, fit_date. `prior`
+is the physical expectation a fit starts from, `spread` its relative width (0: not fitted).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
+
+__all__ = ["COLUMNS", "FILE", "Constant", "Constants", "constants_for", "load_constants"]
+
+FILE = Path(__file__).parent / "constants.csv"
+COLUMNS = ("family", "gpu", "name", "value", "prior", "spread", "unit", "source", "fit_date")
+#: Which calibrated part stands in for one that was never measured: the first whose target is the same, then the last.
+STAND_INS = {"gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
+DEFAULT_STAND_IN = "mi325x"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One calibrated number and where it comes from."""
+
+    name: str
+    value: float
+    prior: float
+    spread: float
+    unit: str
+    source: str
+    fit_date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constants(Mapping[str, float]):
+    """The constants of one kernel family on one GPU, by name; `gpu` is the part they were fitted on."""
+
+    family: str
+    gpu: str
+    rows: tuple[Constant, ...]
+    numbers: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.numbers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def with_values(self, values: Mapping[str, float]) -> Constants:
+        """The same constants with some values replaced."""
+        unknown = set(values) - set(self.numbers)
+        if unknown:
+            raise BadInput(f"unknown constants: {', '.join(sorted(unknown))}")
+        return Constants(self.family, self.gpu, self.rows, {**self.numbers, **values})
+
+
+def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
+    """Every set of constants of a file, by (family, gpu).
+
+    Raises BadInput, with the line, for a missing column, a value that is no positive number, and a row without a
+    source or without the date of its fit.
+    """
+    found: dict[tuple[str, str], list[Constant]] = {}
+    with Path(path).open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+        if missing:
+            raise BadInput(f"{Path(path).name}: no column {', '.join(missing)}")
+        for row in reader:
+            at = f"{Path(path).name}, line {reader.line_num}"
+            if not row["source"].strip() or not row["fit_date"].strip():
+                raise BadInput(f"{at}: a constant without its source and date")
+            try:
+                value, prior, spread = (float(row[c]) for c in ("value", "prior", "spread"))
+            except ValueError:
+                raise BadInput(f"{at}: value, prior and spread must be numbers") from None
+            if not (value > 0 and prior > 0 and spread >= 0):
+                raise BadInput(f"{at}: value and prior must be above 0, spread at least 0")
+            constant = Constant(row["name"], value, prior, spread, row["unit"], row["source"], row["fit_date"])
+            found.setdefault((row["family"], row["gpu"]), []).append(constant)
+    return {
+        key: Constants(*key, rows=tuple(rows), numbers={row.name: row.value for row in rows})
+        for key, rows in found.items()
+    }
+
+
+@cache
+def _shipped() -> dict[tuple[str, str], Constants]:
+    return load_constants()
+
+
+def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
+    """The constants for that GPU: its own, or those of the calibrated part that stands in for it.
+
+    Rates are per compute unit or scale with the descriptor's own rates, so a stand-in follows the GPU's numbers.
+    """
+    sets = _shipped()
+    own = (family, hw.name)
+    if own in sets:
+        return sets[own]
+    stand_in = (family, STAND_INS.get(hw.gfx, DEFAULT_STAND_IN))
+    if stand_in in sets:
+        return sets[stand_in]
+    known = sorted(gpu for kind, gpu in sets if kind == family)
+    if not known:
+        raise BadInput(f"no constants of the kernel family {family!r}")
+    return sets[(family, known[0])]

@@ -1,0 +1,229 @@
+"""Latency of a tiled matrix product from its k step: rounds, tails, the memory levels, split K and Stream-K.
+
+Arrays broadcast: shapes [s, 1] against configurations [c]. Clocks are those of the device, at the sustained rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from closedform.hw.descriptor import HardwareDescriptor
+
+from .configs import Configs
+from .step import Step
+
+if TYPE_CHECKING:
+    from .configs import Array
+
+__all__ = ["LEVELS", "GemmShapes", "Timing", "gemm_time"]
+
+#: What can bind a k step, in the order of `Timing.levels`.
+LEVELS = ("compute", "lds", "issue", "latency", "l1_fill", "last_level_cache", "hbm")
+#: A row stride with this factor puts every row of a k step on the same memory channels.
+STRIDE_BYTES = 8192
+FULL_TILE = 65536  # elements of the largest usual tile
+STRIDE_LEAST_OUTPUTS = 4e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GemmShapes:
+    """Products to time: extents in elements as arrays [s, 1], sizes of the operands and of the result in bytes."""
+
+    M: Array
+    N: Array
+    K: Array
+    elem_bytes: float
+    out_bytes: float
+    layout: str
+    batch: Array | float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """`latency_us` over shapes x configurations; the rest only where asked for.
+
+    `levels`: clocks of one k step of a full round by what could bind it; `parts_us`: launch, main loop, what begins and
+    ends a tile, reduction.
+    """
+
+    latency_us: Array
+    levels: dict[str, Array] | None = None
+    parts_us: dict[str, Array] | None = None
+    rounds: Array | None = None
+    tiles: Array | None = None
+
+
+def _window(workgroups: Array, blocks_m: Array, blocks_n: Array, c: Configs, group: float) -> tuple[Array, Array]:
+    """Block rows and columns that concurrent workgroups cover: groups of rows where given, else a square."""
+    import numpy as np
+
+    if group:
+        rows = np.minimum(group, blocks_m)
+        band = rows * blocks_n
+        inside = workgroups <= band
+        high = np.where(inside, np.minimum(rows, workgroups), np.minimum(rows * workgroups / band, blocks_m))
+        wide = np.where(inside, np.minimum(np.ceil(workgroups / high), blocks_n), blocks_n)
+        return high, wide
+    high = np.minimum(blocks_m, np.maximum(np.sqrt(workgroups * c.tile_n / c.tile_m), workgroups / blocks_n))
+    high = np.maximum(high, 1)
+    return high, np.maximum(np.minimum(workgroups / high, blocks_n), 1)
+
+
+def gemm_time(
+    hw: HardwareDescriptor,
+    k: Mapping[str, float],
+    c: Configs,
+    step: Step,
+    s: GemmShapes,
+    *,
+    stream_k: bool = False,
+    detail: bool = False,
+) -> Timing:
+    """Time every shape with every configuration.
+
+    A k step lasts (sum of the p-th powers of its binding times)^(1/p), p = `overlap`: near the largest, above it where
+    two are close. A round lasts its k steps, a prologue and the store of its tiles; workgroups that share a compute
+    unit hide each other's. The last round holds fewer workgroups.
+    """
+    import numpy as np
+
+    clk_per_us = hw.clock_mhz * k["clock_share"]
+    steps_all = np.ceil(s.K / c.tile_k)
+    split = np.minimum(c.split_k, steps_all)
+    tiles = np.ceil(s.M / c.tile_m) * np.ceil(s.N / c.tile_n) * s.batch
+    r = _rounds(hw, step, tiles * split, stream_k)
+    terms, cold = _step_terms(hw, k, c, step, s, r, split)
+    each = _norm(terms, k["overlap"])
+    store = r.number * c.tile_m * c.tile_n * np.where(split > 1, 4.0, s.out_bytes) / k["store"]
+    turn = 0.0 if s.layout == "NT" else k["turn_prologue"]
+    begin = k["tile_prologue"] + turn + k["miss_latency"] * cold
+    if stream_k:
+        main = tiles * steps_all / hw.num_cus * each[0]
+        ends = tiles / hw.num_cus * (store[0] + begin)
+        parts = np.maximum(hw.num_cus / tiles, 1)
+        cut = k["stream_tail"] + k["stream_fix"] * c.tile_m * c.tile_n * parts
+        reduce = np.where(tiles % hw.num_cus > 0, cut, 0) / clk_per_us
+    else:
+        steps = np.ceil(steps_all / split)
+        body = each * steps + begin
+        of_round = np.maximum(body, store) + np.minimum(body, store) / r.hidden
+        main = (r.weight * each * steps).sum(0)
+        ends = (r.weight * of_round).sum(0) - main
+        traffic = s.M * s.N * s.batch * 4.0 * split / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6)
+        reduce = np.where(split > 1, k["reduce"] / clk_per_us + traffic, 0.0)
+    start = k["launch_us"] + k["prologue"] / clk_per_us
+    latency_us = start + (main + ends) / clk_per_us + reduce
+    if not detail:
+        return Timing(latency_us)
+    last = 0 if stream_k else np.where(r.full > 0, 0, 1)
+    shown = [term[0] if stream_k else np.where(last == 0, term[0], term[1]) for term in np.broadcast_arrays(*terms)]
+    parts_us = {
+        "launch": np.full_like(latency_us, start),
+        "main_loop": main / clk_per_us,
+        "prologue_epilogue": ends / clk_per_us,
+        "reduction": reduce + np.zeros_like(latency_us),
+    }
+    return Timing(latency_us, dict(zip(LEVELS, shown, strict=True)), parts_us, r.full + (r.rest > 0), tiles)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rounds:
+    """Full rounds and the last one: axis 0 of `number`, `active`, `running`, `hidden` and `weight`.
+
+    `number` workgroups share a compute unit, `active` compute units are busy, `running` workgroups run at once,
+    `busy` compute units work on the average.
+    """
+
+    full: Array
+    rest: Array
+    number: Array
+    active: Array
+    running: Array
+    hidden: Array
+    weight: Array
+    busy: Array
+
+
+def _rounds(hw: HardwareDescriptor, step: Step, grid: Array, stream_k: bool) -> _Rounds:
+    import numpy as np
+
+    cus = float(hw.num_cus)
+    slots = cus * step.per_cu
+    full = np.floor(grid / slots)
+    rest = grid - full * slots
+    if stream_k:
+        number, active = np.ones_like(rest)[None], np.full_like(rest, cus)[None]
+        return _Rounds(full, rest, number, active, number * active, number, number, active[0])
+    alone = np.maximum(np.ceil(rest / cus), 1)
+    number = np.stack(np.broadcast_arrays(np.where(full > 0, step.per_cu, 1.0), alone))
+    active = np.stack(np.broadcast_arrays(np.full_like(rest, cus), np.clip(rest, 1, cus)))
+    running = np.minimum(number * active, np.stack((np.where(full > 0, slots, cus), np.maximum(rest, 1))))
+    hidden = np.where(full > 0, step.per_cu, alone)
+    weight = np.stack(np.broadcast_arrays(full, (rest > 0) * 1.0))
+    busy = grid / (full * step.per_cu + alone * (rest > 0))
+    return _Rounds(full, rest, number, active, running, hidden, weight, busy)
+
+
+def _step_terms(
+    hw: HardwareDescriptor, k: Mapping[str, float], c: Configs, step: Step, s: GemmShapes, r: _Rounds, split: Array
+) -> tuple[list[Array], Array]:
+    """Clocks of one k step of a round by what could bind it, in the order of LEVELS, and the share that caches miss."""
+    import numpy as np
+
+    cus = float(hw.num_cus)
+    bm, bn, bk = c.tile_m, c.tile_n, c.tile_k
+    blocks_m, blocks_n = np.ceil(s.M / bm), np.ceil(s.N / bn)
+    load = step.load_bytes * _stride_factor(hw, k, s)
+    # A memory level delivers its distinct bytes at its rate; one compute unit alone gets 1 / (1 + cus_half) of that.
+    alone = k["cus_half"] / r.active
+    spread = 1 + k["cus_half"] / k["cus"]
+    high, wide = _window(r.running / split, blocks_m, blocks_n, c, k["group_rows"])
+    requested = r.running * (bm + bn) * bk * s.elem_bytes
+    distinct = (high * bm + wide * bn) * bk * s.elem_bytes * split
+    total = s.batch * ((s.M + s.N) * s.K * s.elem_bytes + s.M * s.N * s.out_bytes)
+    cold = 1 / (1 + (k["warm_bytes"] / total) ** 4)
+    hbm_rate = k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / (hw.clock_mhz * k["clock_share"])
+    hbm = (np.minimum(distinct, requested) + alone * requested) * cold / (hbm_rate * spread)
+    own_fill = r.number * load / k["fill"]
+    fill = np.maximum(own_fill, r.running * load / (k["l2"] * cus))
+    # Beyond `power_cus` busy compute units, on the average over the rounds, the clock falls to keep the power.
+    throttle = np.maximum(r.busy / k["power_cus"], 1)
+    compute = np.maximum(r.number * step.tensor_clk * throttle, step.chain_clk)
+    latency = (k["latency"] + k["miss_latency"] * cold + own_fill + step.chain_clk) / step.depth
+    if hw.mall_bytes:
+        of_xcd = r.running / hw.num_xcds
+        slices = np.clip(of_xcd / (blocks_m * blocks_n), 1, split)
+        high, wide = _window(np.maximum(of_xcd / slices, 1), blocks_m, blocks_n, c, k["group_rows"])
+        xcds = np.minimum(float(hw.num_xcds), r.active)
+        past_l2 = np.minimum((high * bm + wide * bn) * slices * xcds * bk * s.elem_bytes, requested)
+        mall = (past_l2 + alone * requested) / (k["mall"] * cus * spread)
+    else:
+        mall = np.zeros_like(hbm)
+    terms = [compute, r.number * step.shared_clk, r.number * step.issue_clk, latency, fill, mall, hbm]
+    return terms, cold
+
+
+def _norm(terms: list[Array], p: float) -> Array:
+    """(sum of x^p)^(1/p) for p = 2 or 4 by products, which are many times faster than powers."""
+    import numpy as np
+
+    total: Any = 0.0
+    for term in terms:
+        square = term * term
+        total = total + (square * square if p == 4 else square)
+    root: Array = np.sqrt(np.sqrt(total)) if p == 4 else np.sqrt(total)
+    return root
+
+
+def _stride_factor(hw: HardwareDescriptor, k: Mapping[str, float], s: GemmShapes) -> Array | float:
+    """Cost of operands that both lie along k with rows a power of two apart: while all workgroups walk in step, their
+    loads meet on the same channels; several tiles a compute unit drift apart. 1 where it does not apply."""
+    import numpy as np
+
+    if s.layout != "NT" or not k["stride"] > 1e-3:
+        return 1.0
+    per_cu = s.M * s.N / (FULL_TILE * hw.num_cus)
+    hit = (s.K * s.elem_bytes) % STRIDE_BYTES == 0
+    return 1 + np.where(hit, k["stride"], 0.0) * np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS) / np.maximum(1, per_cu)

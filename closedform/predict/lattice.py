@@ -1,0 +1,78 @@
+"""The legal lattice: every configuration of a kernel family that the capacities of a GPU allow.
+
+Legality is the descriptor's: LDS of a workgroup, registers of a thread, the size of a workgroup. Extents are powers of
+two from the smallest matrix instruction on, so that the same rules serve waves of 32 and of 64.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from closedform.hw.descriptor import HardwareDescriptor
+
+from .configs import Configs, configs
+from .step import LEAST_OTHER_REGISTERS, registers_per_thread
+
+if TYPE_CHECKING:
+    from .configs import Array
+
+__all__ = ["lattice", "legal_configs", "useful"]
+
+TILES = (16, 32, 64, 128, 256)
+#: Bytes of a row of a k step: one to four cache lines of 64 bytes.
+STEP_BYTES = (64, 128, 256)
+STEP_ELEMENTS = (32, 64, 128)
+PIPELINED_WAVES = (4, 8)
+PIPELINED_STAGES = (2, 3, 4)
+STAGED_WAVES = 4
+SPLITS = (1, 2, 4, 8, 16, 32)
+FULL_TILE = 65536
+
+
+@lru_cache(maxsize=128)
+def legal_configs(hw: HardwareDescriptor, family: str, bits: int) -> Configs:
+    """Every legal configuration for elements of that many bits, in a fixed order."""
+    import numpy as np
+
+    elem = bits / 8
+    axes: tuple[tuple[float, ...], ...]
+    if family == "pipelined":
+        axes = (TILES, TILES, STEP_ELEMENTS, PIPELINED_WAVES, PIPELINED_STAGES)
+    else:
+        axes = (TILES, TILES, tuple(b / elem for b in STEP_BYTES), (STAGED_WAVES,), SPLITS)
+    m, n, k, waves, last = (g.ravel() for g in np.meshgrid(*axes, indexing="ij"))
+    if family == "pipelined":
+        c = configs(m, n, k, waves=waves, stages=last)
+        lds = c.stages * (m + n) * k * elem
+    else:
+        c = configs(m, n, k, waves=waves, wave_m=2.0, wave_n=2.0, split_k=last)
+        lds = (m + n) * k * elem
+    fits = (
+        (lds <= hw.lds_max_per_workgroup_bytes)
+        & (registers_per_thread(hw, c) + LEAST_OTHER_REGISTERS <= hw.vgpr_per_wave_max)
+        & (waves * hw.wavefront_size <= hw.workgroup_max)
+        & (m * n <= FULL_TILE)
+        & (m * n >= waves * hw.wavefront_size)
+    )
+    return c.take(np.flatnonzero(fits))
+
+
+def useful(c: Configs, M: Array, N: Array, K: Array) -> Array:
+    """Where a tile is at most the next power of two of the extent (or 32), and a split leaves each part a k step."""
+    import numpy as np
+
+    found: Array = (
+        (c.tile_m < np.maximum(2 * M, 33))
+        & (c.tile_n < np.maximum(2 * N, 33))
+        & (c.split_k * c.tile_k <= np.maximum(K, c.tile_k))
+    )
+    return found
+
+
+@lru_cache(maxsize=8)
+def lattice(hw: HardwareDescriptor, dtype: str) -> Configs:
+    """The lattice of `select` for a product of that type."""
+    from .gemm import gemm_family
+
+    return legal_configs(hw, gemm_family(hw), hw.resolve_dtype(dtype).bits)

@@ -1,0 +1,186 @@
+"""The model's sanity: monotone, finite, legal, deterministic; the traps."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import closedform
+from closedform.hw import BadInput, catalogue
+from closedform.operators.attention import Attention
+from closedform.operators.gemm import Gemm
+from closedform.predict import gemm_selector, predict_conv2d, predict_softmax
+from closedform.predict.attention_time import AttentionShape, attention_lattice, attention_time
+from closedform.predict.constants import COLUMNS, FILE, constants_for, load_constants
+from closedform.predict.step import registers_per_thread
+
+GPUS = (*(name for name in catalogue.names() if not name.startswith("paper_")), "h200")
+MEASURED = ("h200", "mi325x", "mi300x", "mi250x", "mi100")
+extent = st.integers(1, 20000)
+#: A last, partly filled round of a larger device may share caches less: at most this much is lost.
+CU_SLACK = 1.05
+
+
+def times(hw, layout, *shape):
+    return gemm_selector(hw, "f16", layout).times(*shape)[0]
+
+
+def never_faster(small, large, slack=1.0):
+    both = np.isfinite(small) & np.isfinite(large)
+    assert (small[both] <= large[both] * slack * (1 + 1e-9)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEASURED), extent, extent, extent, st.sampled_from("MN"), st.integers(1, 9000))
+def test_more_rows_or_columns_are_never_faster(gpu, m, n, k, axis, more):
+    hw = catalogue.get(gpu)
+    larger = (m + more, n, k) if axis == "M" else (m, n + more, k)
+    for layout in ("NN", "NT"):
+        never_faster(times(hw, layout, m, n, k), times(hw, layout, *larger))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEASURED), extent, extent, extent, st.integers(1, 9000))
+def test_a_longer_sum_is_never_faster(gpu, m, n, k, more):
+    """But for rows a power of two apart, which both layouts along k pay: NT is left out."""
+    hw = catalogue.get(gpu)
+    single = gemm_selector(hw, "f16", "NN").configs.split_k == 1
+    never_faster(times(hw, "NN", m, n, k)[single], times(hw, "NN", m, n, k + more)[single])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEASURED), extent, extent, extent, st.floats(1.0, 4.0))
+def test_a_faster_device_is_never_slower(gpu, m, n, k, factor):
+    hw = catalogue.get(gpu)
+    base = times(hw, "NT", m, n, k)
+    never_faster(times(dataclasses.replace(hw, clock_mhz=int(hw.clock_mhz * factor) + 1), "NT", m, n, k), base)
+    never_faster(times(dataclasses.replace(hw, hbm_bytes_per_s=hw.hbm_bytes_per_s * factor), "NT", m, n, k), base)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEASURED), extent, extent, extent, st.floats(0.1, 1.0))
+def test_more_compute_units_are_never_slower(gpu, m, n, k, share):
+    hw = catalogue.get(gpu)
+    part = hw.with_cus(max(1, int(hw.num_cus * share)))
+    never_faster(times(hw, "NT", m, n, k), times(part, "NT", m, n, k), CU_SLACK)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(GPUS), extent, extent, extent)
+def test_finite_and_positive(gpu, m, n, k):
+    found = times(catalogue.get(gpu), "NN", m, n, k)
+    assert not np.isnan(found).any()
+    assert (found > 0).all()
+    assert np.isfinite(found).any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 64), st.integers(1, 20000), st.sampled_from((64, 128, 256)), st.booleans(), st.integers(1, 5000))
+def test_attention_is_monotone_in_keys_and_heads(heads, length, d, causal, more):
+    hw = catalogue.get("h200")
+    k, c = constants_for(hw, "attention"), attention_lattice(hw, d)
+    rate = hw.flops_per_clk_cu("bf16")
+
+    def run(h, q, kv):
+        return attention_time(
+            hw, k, c, AttentionShape(float(h), float(q), float(kv), float(d), causal), rate
+        ).latency_us
+
+    base = run(heads, length, length)
+    assert np.isfinite(base).all()
+    assert (base > 0).all()
+    if not causal:
+        never_faster(base, run(heads, length, length + more))
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_lattice_is_legal(gpu):
+    hw = catalogue.get(gpu)
+    selector = gemm_selector(hw, "f16", "NN")
+    c = selector.configs
+    staged = selector.constants.family == "staged"
+    lds = (c.tile_m + c.tile_n) * c.tile_k * 2 * (1 if staged else c.stages)
+    assert len(c) > 50
+    assert lds.max() <= hw.lds_max_per_workgroup_bytes
+    assert registers_per_thread(hw, c).max() < hw.vgpr_per_wave_max
+    assert (c.waves * hw.wavefront_size).max() <= hw.workgroup_max
+
+
+def test_selection_is_deterministic_and_batched():
+    first = closedform.select(Gemm(4096, 4096, 4096, dtype="bf16"), "h200")
+    assert first.to_json() == closedform.select(Gemm(4096, 4096, 4096, dtype="bf16"), "h200").to_json()
+    batch = closedform.select_batch([4096, 16], [4096, 8192], [4096, 4096], "h200")
+    assert batch["tile_m"][0] == first.best.config["tile_m"]
+    assert batch["latency_us"][0] == pytest.approx(first.best.latency_us)
+    assert batch["tile_m"][1] <= 32
+
+
+def test_a_given_configuration_is_what_is_predicted():
+    op = Gemm(2048, 2048, 2048, dtype="bf16", layout="NT")
+    chosen = closedform.select(op, "h200").best
+    assert closedform.predict(op, "h200", **chosen.config).latency_us == pytest.approx(chosen.latency_us)
+    slow = closedform.predict(op, "h200", tile_m=16, tile_n=16, tile_k=32, waves=4, stages=2, split_k=1)
+    assert slow.latency_us > 2 * chosen.latency_us
+    with pytest.raises(BadInput, match="tile_m"):
+        closedform.predict(op, "h200", tile_m=0)
+
+
+def test_one_row_carries_the_launch():
+    p = closedform.predict(Gemm(1, 1, 1, dtype="f16"), "mi325x")
+    assert p.bound == "launch"
+    assert p.latency_us > constants_for(catalogue.get("mi325x"), "staged")["launch_us"]
+    assert p.low_us < p.latency_us < p.high_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [("mi325x", "fp8_e4m3fn"), ("h200", "fp8_e4m3fnuz"), ("mi350x", "fp8_e4m3fnuz")]
+)
+def test_a_foreign_fp8_is_refused(gpu, dtype):
+    with pytest.raises(BadInput, match="is not a type of"):
+        closedform.select(Gemm(64, 64, 64, dtype=dtype), gpu)
+
+
+@pytest.mark.parametrize("cus", [20, 38, 80, 228, 304])
+def test_partitions(cus):
+    hw = catalogue.get("mi300x").with_cus(cus)
+    p = closedform.predict(Gemm(4096, 4096, 4096, dtype="bf16"), hw)
+    assert p.latency_us > 0
+    assert p.tflops < hw.peak_tflops("bf16")
+
+
+def test_k_below_the_instruction_still_takes_a_step():
+    hw = catalogue.get("mi325x")
+    assert times(hw, "NT", 512, 512, 1).min() == pytest.approx(times(hw, "NT", 512, 512, 8).min(), rel=0.02)
+
+
+def test_other_operators():
+    hw = catalogue.get("mi300x")
+    conv = predict_conv2d(hw, N=1, IC=64, IH=56, IW=56, OC=64, KH=3, KW=3, pad=1, dtype="bf16")
+    assert conv.notes[0] == "as a product of 3136 x 64 x 576"
+    with pytest.raises(BadInput, match="groups"):
+        predict_conv2d(hw, N=1, IC=3, IH=8, IW=8, OC=4, KH=3, KW=3, groups=2)
+    soft = predict_softmax(8192, 8192, "bf16", hw)
+    assert soft.bound == "hbm"
+    assert soft.hbm_bytes == 2 * 2 * 8192 * 8192
+    attention = closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16"), "h200", causal=True)
+    assert (
+        attention.latency_us < closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16"), "h200").latency_us
+    )
+
+
+def test_every_constant_has_a_source_and_a_date(tmp_path):
+    for constants in load_constants().values():
+        assert all(row.source and row.fit_date for row in constants.rows)
+    lines = FILE.read_text().splitlines()
+    bad = tmp_path / "constants.csv"
+    bad.write_text("\n".join([lines[0], "staged,x,fill,1,1,0,B,,2026-01-01"]))
+    with pytest.raises(BadInput, match="line 2: a constant without its source"):
+        load_constants(bad)
+    bad.write_text("\n".join([lines[0], "staged,x,fill,-1,1,0,B,s,2026-01-01"]))
+    with pytest.raises(BadInput, match="above 0"):
+        load_constants(bad)
+    bad.write_text(",".join(COLUMNS[:-1]) + "\n")
+    with pytest.raises(BadInput, match="no column fit_date"):
+        load_constants(bad)
