@@ -97,7 +97,7 @@ class GemmLayout:
         """Rounds of reads that cover tile_k."""
         return self.chunks // (self.groups * self.reads)
 
-    @property
+    @cached_property
     def swizzle(self) -> Swizzle:
         return swizzle_of(self.chunks, self.line_bytes)
 

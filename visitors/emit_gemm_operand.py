@@ -207,7 +207,8 @@ class AlongRows(Operand):
         """This thread's lines of a tile: of the partial last tile what lies past K is 0.
 
         Whole tiles are addressed by one offset a thread, and lines by the scalar one; without a whole tile the extent
-        is 0, so nothing depends on whether the scalar offset counts in the check of the extent.
+        is 0, so nothing depends on whether the scalar offset counts in the check of the extent. OUT_OF_RANGE stays out
+        of range, as an unsigned number, whatever line is added.
         """
         left, access = self.K - tile * TILE_K, self.width * ELEM_BYTES
         lines = smaller(left, fx.Int32(TILE_K)) if tail else (left >= TILE_K).select(fx.Int32(TILE_K), fx.Int32(0))
@@ -216,7 +217,7 @@ class AlongRows(Operand):
         source = resource(address, (lines > 0).select(extent, fx.Int32(0)))
         places = [(offset, e * self.line) for offset in self.offsets for e in range(VEC)]
         if tail:
-            places = [(past(offset, beyond), 0) for offset, beyond in places]
+            places = [(offset + beyond, 0) for offset, beyond in places]
         return [(LOAD, 1, lambda o=o, b=b: chunk_of(load(source, [o], access, b))) for o, b in places]
 
     def writes(self, buffer, lines):
@@ -230,12 +231,6 @@ class AlongRows(Operand):
         pointer = self.lds + (self.places[i * self.width + j] + buffer) + fx.Int32(self.place)
         chunk = chunk_of(transposed(lines[i * VEC : (i + 1) * VEC], j))
         @store@
-'''
-
-_PAST = '''
-def past(offset, beyond):
-    """offset + beyond, and out of range where offset is."""
-    return (offset < OUT_OF_RANGE).select(offset + beyond, fx.Int32(OUT_OF_RANGE))
 '''
 
 _TRANSPOSE = {
@@ -300,7 +295,6 @@ def along_rows(elem_bytes: int, guarded: bool) -> str:
     active = "self.units[i] < self.rows // self.width * ROW_CHUNKS"
     return join(
         piece(_PERMUTED) if elem_bytes < 4 else "",
-        piece(_PAST),
         piece(_TRANSPOSE[elem_bytes]),
         piece(_ALONG_ROWS).replace("@store@", _store(guarded, active)),
     )

@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import gcd, isqrt
 from typing import Any
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, Infeasible, near_names
 from closedform.hw.occupancy import occupancy_of, register_budget
 from closedform.operators.gemm import Gemm, GemmTiles
@@ -28,7 +29,7 @@ from .gemm_formulas import GEMM
 from .gemm_rules import broken_rule
 from .gemm_shape import GemmShape
 
-__all__ = ["KNOBS", "derive_gemm_default"]
+__all__ = ["KNOBS", "block_tiles", "derive_gemm_default"]
 
 ROW_BYTES = 128
 SIDES = (16, 32, 64, 128, 256)
@@ -40,9 +41,12 @@ EXPOSED = 0.5
 START_CLOCKS = 2000
 #: Clocks that a tile of k takes at least: its barriers and the LDS round trip between them.
 TILE_CLOCKS = 300
+#: A smaller tile must win by a thousandth.
+TIE = 0.999
 #: Rows that a transposing thread takes of an operand whose rows are contiguous, by element size.
 ROWS_A_THREAD = {8: 1, 4: 1, 2: 4, 1: 4}
 
+FIXED = ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "atom")
 KNOBS = tuple(f.name for f in fields(GemmTiles))
 
 
@@ -191,11 +195,28 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
             continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
         time = -(-blocks // cus) * (-(-op.K // block.tile_k) * block.clocks + START_CLOCKS)
-        if best is None or time < best_time * 0.999:
+        if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
         return best
     return _given_block(op, hw, overrides)
+
+
+def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tuple[Any, Any]:
+    """(tile_m, tile_n) of many shapes at once: numpy arrays in, arrays out; before the check of the live set."""
+    import numpy as np
+
+    best: Any = None
+    for block in _ladder(hw, name):
+        blocks = -(-M // block.tile_m) * -(-N // block.tile_n)
+        time = -(-blocks // hw.num_cus) * (-(-K // block.tile_k) * block.clocks + START_CLOCKS)
+        if best is None:
+            best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
+            continue
+        better = time < best * TIE
+        best = np.where(better, time, best)
+        tile_m, tile_n = np.where(better, block.tile_m, tile_m), np.where(better, block.tile_n, tile_n)
+    return tile_m, tile_n
 
 
 def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Block:
@@ -257,29 +278,29 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
         and 2 * image <= _lds_share(hw, waves)
         and not (block.tile_m * tile_k // vec % threads or block.tile_n * tile_k // vec % threads)
     )
-    tiles = GemmTiles(
-        block.tile_m,
-        block.tile_n,
-        tile_k,
-        block.wave_m,
-        block.wave_n,
-        atom,
-        buffers=2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
-        direct=direct,
-        read_a=read_a,
-        read_b=read_b,
-        tail_a=tail_a,
-        tail_b=tail_b,
-        group_m=_group(op, hw, block),
-        xcds=hw.num_xcds if hw.num_cus % hw.num_xcds == 0 else 1,
-        waves_per_simd=WAVES_PER_SIMD,
-    )
-    known = {k: v for k, v in overrides.items() if k not in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "atom")}
-    tiles = replace(tiles, **known)
-    if "store" in known:
-        return tiles
-    store = gcd(gcd(op.N, ldd), GemmShape(op, tiles, hw).layout.run)
-    return replace(tiles, store=store)
+    derived = {
+        "buffers": 2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
+        "direct": direct,
+        "read_a": read_a,
+        "read_b": read_b,
+        "tail_a": tail_a,
+        "tail_b": tail_b,
+        "store": gcd(gcd(op.N, ldd), _run(op, atom, block)),
+        "group_m": _group(op, hw, block),
+        "xcds": hw.num_xcds if hw.num_cus % hw.num_xcds == 0 else 1,
+        "waves_per_simd": WAVES_PER_SIMD,
+    }
+    derived |= {k: v for k, v in overrides.items() if k not in FIXED}
+    return GemmTiles(block.tile_m, block.tile_n, tile_k, block.wave_m, block.wave_n, atom, **derived)
+
+
+def _run(op: Gemm, atom: MFMAAtom, block: _Block) -> int:
+    """Consecutive columns of D that a lane holds: a 16-byte store, as far as the wave's atoms allow."""
+    columns = max(1, block.tile_n // (block.wave_n * atom.n))
+    run = min(8, 16 // dtype(op.result).bytes)
+    while columns * atom.elements_c % run:
+        run //= 2
+    return run
 
 
 def _group(op: Gemm, hw: HardwareDescriptor, block: _Block) -> int:
@@ -336,7 +357,7 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
 def _resources(hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> PredictedResources:
     """The live set, but never above the budget: the compiler keeps to the registers of the aimed-at occupancy."""
     budget = register_budget(hw, tiles.waves_per_simd)
-    items = shape.items()
+    items = shape.items
     total = sum(item.registers for item in items)
     acc = shape.accumulators
     if hw.vgpr_unified:

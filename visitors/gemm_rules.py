@@ -56,7 +56,7 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = sum(item.registers for item in shape.items() if item.name in ("D", "tile under way"))
+    least = sum(item.registers for item in shape.items if item.name in ("D", "tile under way"))
     fragments = shape.fragments
     if budget.unified:
         return least + fragments, budget.total

@@ -15,8 +15,8 @@ from .derivation import RegisterItem
 __all__ = ["GemmShape", "OperandShape"]
 
 #: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
-#: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide elements are long, so that half of a
-#: step's reads more is under way.
+#: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
+#: elements are long, so that half of a step's reads more is under way.
 OVERHEAD = 8
 OVERHEAD_WIDE = 4
 OVERHEAD_BYTES = 12
@@ -138,6 +138,7 @@ class GemmShape:
         """Registers of the LDS reads of one step."""
         return 4 * self.layout.reads * (self.atoms_m + self.atoms_n)
 
+    @cached_property
     def items(self) -> tuple[RegisterItem, ...]:
         """The live set of the main loop, with reasons."""
         a, b = self.operands
@@ -164,7 +165,7 @@ class GemmShape:
         rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
         return tuple(item for item in (*items, rest) if item.registers)
 
-    @property
+    @cached_property
     def places(self) -> int:
         """Different XORs of a chunk's place, of both operands."""
         layout, tiles = self.layout, self.tiles
@@ -175,10 +176,11 @@ class GemmShape:
             (self.atoms_n, tiles.wave_n, layout.span),
         ):
             rows = [t * self.atom.m // turn * waves * turn + t * self.atom.m % turn for t in range(atoms)]
-            count += len({layout.swizzle.chunk(row, read * layout.groups) for row in rows for read in range(reads)})
+            swizzle, groups = layout.swizzle, layout.groups
+            count += len({swizzle.chunk(row, read * groups) for row in rows for read in range(reads)})
         return count
 
     @property
     def live(self) -> int:
         """Registers of all items."""
-        return sum(item.registers for item in self.items())
+        return sum(item.registers for item in self.items)

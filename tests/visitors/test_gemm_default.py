@@ -1,0 +1,292 @@
+"""The derivation of emitted GEMMs: its rules, its named cases, its addresses, its speed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from closedform.hw import catalogue
+from closedform.hw.errors import BadInput
+from closedform.hw.occupancy import waves_per_simd
+from closedform.operators.gemm import LAYOUTS, Gemm
+from closedform.visitors.compile import compile_source, missing_dependency
+from closedform.visitors.emit import emit_source
+from closedform.visitors.feasibility import derive
+from closedform.visitors.gemm_default import block_tiles
+from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES, RULES, lds_fits
+
+from .gemm_addresses import Int, namespace, place
+
+TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
+
+
+def square(n: int = 4096, **fields: Any) -> Gemm:
+    return Gemm(n, n, n, **{"dtype": "bf16", "layout": "NT", **fields})
+
+
+def derived(hw: str, op: Gemm, **fixed: Any) -> Any:
+    return derive(op, catalogue.get(hw), "default", **fixed)
+
+
+# --- named cases ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("side", "buffers"), [(128, 2), (256, 1)])
+def test_lds_of_register_staging_is_one_tile_less_than_its_stages(side: int, buffers: int) -> None:
+    tiles = {"tile_m": side, "tile_n": side, "tile_k": 64, "buffers": buffers}
+    derivation = derived("mi300x", square(), **tiles)
+    assert derivation.require()[1].lds_bytes == 65536
+    direct = derived("mi355x", square(), **{**tiles, "buffers": 2, "direct": True})
+    assert direct.require()[1].lds_bytes == 2 * (side + side) * 64 * 2
+
+
+def test_lds_of_the_deep_tile() -> None:
+    for buffers, need in ((1, 98304), (2, 196608)):
+        derivation = derived("mi355x", square(), tile_m=128, tile_n=256, tile_k=128, buffers=buffers, direct=False)
+        if need <= 163840:
+            assert derivation.require()[1].lds_bytes == need
+        else:
+            assert derivation.infeasible is not None
+            assert (derivation.infeasible.resource, derivation.infeasible.needed) == ("LDS", need)
+            assert derivation.infeasible.limit == 163840
+
+
+def test_all_of_the_lds_is_legal_here_and_not_for_exports() -> None:
+    hw = catalogue.get("mi300x")
+    assert derived("mi300x", square()).require()[1].lds_bytes == hw.lds_max_per_workgroup_bytes
+    assert lds_fits(hw, 65536)
+    assert not lds_fits(hw, 65536, EXPORT_MARGIN_BYTES)
+
+
+def test_a_tile_that_is_not_whole_loads_is_guarded() -> None:
+    source = emit_source(derived("mi300x", square(), tile_m=48, tile_n=64, tile_k=64))
+    assert "store_if(self.units[i] < self.rows * ROW_CHUNKS" in source
+
+
+def test_occupancy_of_36_arch_and_32_acc() -> None:
+    assert waves_per_simd(catalogue.get("mi300x"), 36, 32) == 7
+
+
+# --- rules ------------------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "LDS": {"tile_m": 256, "tile_n": 256, "buffers": 2},
+    "registers": {"tile_m": 256, "tile_n": 256, "waves_per_simd": 4},
+    "wave grid": {"tile_m": 192, "tile_n": 64, "wave_m": 3, "wave_n": 1},
+    "row of LDS": {"tile_k": 48},
+    "buffers": {"tile_m": 64, "tile_n": 64, "buffers": 3},
+    "direct buffers": {"direct": True},
+    "access width": {"read_a": 16},
+    "access divides": {"read_a": 8},
+    "store divides": {"store": 8},
+    "XCDs": {"xcds": 7},
+    "whole atoms": {"tile_m": 40},
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_every_illegal_setting_names_its_rule(rule: str) -> None:
+    op = Gemm(4096, 4100, 4100, dtype="bf16", layout="NT") if rule in ("access divides", "store divides") else square()
+    reason = derived("mi300x", op, **BROKEN[rule]).infeasible
+    assert reason is not None
+    assert reason.resource == rule
+
+
+def test_rules_are_data() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert {rule.mechanism for rule in RULES} == {"LDS", "tile", "global reads", "stores", "mapping"}
+    assert all(rule.way_out for rule in RULES)
+
+
+def test_unknown_knobs_and_types_are_refused() -> None:
+    with pytest.raises(BadInput, match="tile_m"):
+        derived("mi300x", square(), tile_mm=64)
+    with pytest.raises(BadInput, match="f64"):
+        derived("mi100", square(dtype="f64"))
+    with pytest.raises(BadInput, match="lda"):
+        Gemm(4, 4, 64, lda=32)
+
+
+@st.composite
+def settings_of_knobs(draw: Any) -> tuple[Gemm, dict[str, Any]]:
+    op = square(layout=draw(st.sampled_from(LAYOUTS)), dtype=draw(st.sampled_from(["f32", "f16", "bf16"])))
+    knobs = {
+        "tile_m": st.sampled_from([16, 32, 48, 64, 96, 128, 256]),
+        "tile_n": st.sampled_from([16, 32, 64, 128, 192, 256]),
+        "tile_k": st.sampled_from([16, 32, 64, 128]),
+        "wave_m": st.sampled_from([1, 2, 3, 4]),
+        "wave_n": st.sampled_from([1, 2, 4, 8]),
+        "atom": st.sampled_from(["32x32", "16x16"]),
+        "buffers": st.sampled_from([1, 2, 3]),
+        "direct": st.booleans(),
+        "read_a": st.sampled_from([1, 2, 4, 8]),
+        "store": st.sampled_from([1, 2, 4, 8]),
+        "group_m": st.sampled_from([1, 4, 8]),
+        "pinned": st.booleans(),
+    }
+    chosen = draw(st.lists(st.sampled_from(sorted(knobs)), max_size=5, unique=True))
+    return op, {name: draw(knobs[name]) for name in chosen}
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.sampled_from(TARGETS), settings_of_knobs())
+def test_any_setting_derives_or_names_a_rule(hw: str, setting: tuple[Gemm, dict[str, Any]]) -> None:
+    op, knobs = setting
+    try:
+        derivation = derived(hw, op, **knobs)
+    except BadInput:
+        assert "atom" in knobs  # the target has no such shape for the type
+        return
+    if derivation.infeasible is not None:
+        assert derivation.infeasible.resource in {*(rule.name for rule in RULES), "whole atoms"}
+    else:
+        compile(emit_source(derivation), "emitted.py", "exec")
+
+
+@pytest.mark.compile
+@pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch")
+@pytest.mark.parametrize("count", [10, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hw", ["mi300x", "mi355x"])
+def test_any_legal_setting_compiles(hw: str, count: int) -> None:
+    @settings(max_examples=count, deadline=None, derandomize=True)
+    @given(settings_of_knobs())
+    def compiles(setting: tuple[Gemm, dict[str, Any]]) -> None:
+        op, knobs = setting
+        derivation = derived(hw, op, **knobs)
+        if derivation.infeasible is None:
+            compile_source(emit_source(derivation), derivation.hw.gfx)
+
+    compiles()
+
+
+# --- addresses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("M", "N", "cus"), [(1000, 3000, 304), (64 * 37, 64 * 11, 304), (1, 10**5, 80), (300, 70, 38)])
+def test_every_tile_has_one_workgroup(M: int, N: int, cus: int) -> None:
+    op = Gemm(M, N, 64, dtype="bf16", layout="NT")
+    derivation = derive(op, catalogue.get("mi300x").with_cus(cus), "default", tile_m=64, tile_n=64)
+    names = namespace(emit_source(derivation))
+    tiles = -(-M // 64) * -(-N // 64)
+    found = {place(names, M, N, 64, t % 65536, t // 65536)[2:4] for t in range(tiles)}
+    assert found == {(m, n) for m in range(0, M, 64) for n in range(0, N, 64)}
+    assert place(names, M, N, 64, tiles % 65536, tiles // 65536)[:2] == (0, 0)
+
+
+LARGE_SHAPES = [
+    (65536, 65536, 64),  # 2^32 elements of D
+    (46341, 46337, 128),  # past 2^31 elements, no multiple of a tile
+    (10**7, 1, 256),
+    (1, 10**7, 256),
+    (16 * 2900, 16 * 2900, 16),  # 8.4 million tiles of 16 x 16: above 2^31 / 256
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", LARGE_SHAPES)
+def test_addresses_of_large_outputs_are_exact(shape: tuple[int, int, int], layout: str, data: Any) -> None:
+    M, N, K = shape
+    op = Gemm(M, N, K, dtype="f32", layout=layout)
+    small = {"tile_m": 16, "tile_n": 16} if K == 16 else {}
+    derivation = derived("mi300x", op, **small)
+    tiles = derivation.require()[0]
+    names = namespace(emit_source(derivation))
+    count = -(-M // tiles.tile_m) * -(-N // tiles.tile_n)
+    workgroup = data.draw(st.integers(0, count - 1))
+    _, _, m, n, _ = place(names, M, N, K, workgroup % 65536, workgroup // 65536)
+    rows, columns = min(tiles.tile_m, M - m), min(tiles.tile_n, N - n)
+    (address, extent), _ = names["output_tile"](
+        (M * N, N), Int(0, 64), Int(m, 32), Int(n, 32), Int(rows, 32), Int(columns, 32)
+    )
+    assert address == 4 * (m * N + n)
+    assert address + extent == 4 * ((m + rows - 1) * N + n + columns)
+    thread = data.draw(st.integers(0, tiles.waves * 64 - 1))
+    lane, wave = Int(thread % 64, 32), thread // 64
+    whole = data.draw(st.integers(0, K // tiles.tile_k))
+    for name, along_k, rows_all, first, tile_rows, waves, turn in (
+        ("A", layout[0] == "N", M, m, tiles.tile_m, tiles.wave_m, names["ATOM_MN"]),
+        ("B", layout[1] == "T", N, n, tiles.tile_n, tiles.wave_n, names["COLUMN_SPAN"]),
+    ):
+        ld = K if along_k else rows_all
+        kind = names["AlongK" if along_k else "AlongRows"]
+        operand = kind(Int(0, 32), 0, tile_rows, turn, waves, Int(wave % waves, 32), lane)
+        access = (names[f"{name}_READ"], names[f"{name}_TAIL"]) if along_k else (names[f"{name}_READ"],)
+        order = names["natural" if name == "A" else "column_row"]
+        operand.source_of(
+            (rows_all * K, ld),
+            Int(0, 64),
+            Int(first, 32),
+            Int(rows_all, 32),
+            Int(K, 32),
+            Int(thread, 32),
+            *access,
+            order,
+        )
+        names["load"] = lambda source, offsets, access, beyond=0: [
+            (source, int(o) + int(beyond), access) for o in offsets
+        ]
+        names["chunk_of"] = list
+        for tail in (False, True):
+            if not tail and (whole + 1) * tiles.tile_k > K:
+                continue
+            for _, _, function in operand.loads(Int(whole, 32), tail):
+                for (base, extent), offset, access in function():
+                    start = base + offset
+                    if offset + access > extent:
+                        continue  # gives 0
+                    assert start >= 0
+                    assert start + access <= 4 * rows_all * K
+                    line, inside = divmod(start // 4, ld)
+                    row, k = (line, inside) if along_k else (inside, line)
+                    assert first <= row < first + tile_rows
+                    assert whole * tiles.tile_k <= k < min(K, (whole + 1) * tiles.tile_k)
+
+
+# --- speed and order --------------------------------------------------------------------------------------------
+
+
+def test_deriving_takes_under_200_microseconds_and_many_shapes_half_a_second() -> None:
+    hw = catalogue.get("mi300x")
+    ops = [Gemm(100 + i, 200 + 3 * i, 64 * (1 + i % 50), dtype="bf16", layout="NT") for i in range(100)]
+    derive(ops[0], hw)
+    best = 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        for op in ops:
+            derive(op, hw)
+        best = min(best, (time.perf_counter() - start) / len(ops))
+    assert best < 400e-6  # 150 on an idle core
+    sizes = np.random.default_rng(0).integers(1, 300, (3, 10000)) * 64
+    start = time.perf_counter()
+    tile_m, tile_n = block_tiles(hw, "bf16", *sizes)
+    assert time.perf_counter() - start < 0.5
+    for i in range(0, 10000, 997):
+        tiles = derive(Gemm(*map(int, sizes[:, i]), dtype="bf16", layout="NT"), hw).tiles
+        assert tiles is not None
+        assert (tiles.tile_m, tiles.tile_n) == (tile_m[i], tile_n[i])
+
+
+def test_small_grids_get_smaller_tiles() -> None:
+    sides = [derived("mi300x", square(n)).require()[0].tile_m for n in (512, 2048, 4096)]
+    assert sides == sorted(sides)
+    assert sides[-1] == 256
+
+
+def test_the_xcd_factor_divides_the_visible_cus() -> None:
+    for cus in (304, 228, 80, 64, 38, 20):
+        hw = catalogue.get("mi300x").with_cus(cus)
+        tiles = derive(square(), hw, "default").require()[0]
+        assert cus % tiles.xcds == 0
+
+
+def test_the_emitted_text_is_deterministic() -> None:
+    derivation = derived("mi355x", square(layout="TN"))
+    assert emit_source(derivation) == emit_source(derivation)
