@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import predict
-    from .api import check, derive, derive_tiles, emit, hardware, hardware_names, profile, select, select_batch, simulate
+    from .api import (
+        check,
+        derive,
+        derive_tiles,
+        emit,
+        hardware,
+        hardware_names,
+        profile,
+        select,
+        select_batch,
+        simulate,
+    )
     from .checking import CheckResult
     from .emission import Emission, PromiseBroken
     from .hw.atoms import MFMAAtom

@@ -13,12 +13,24 @@ if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .predict.answer import Prediction, Selection
     from .profiling import Profile
     from .simulation import Simulation
-    from .predict.answer import Prediction, Selection
     from .visitors.derivation import Derivation
 
-__all__ = ["check", "derive", "derive_tiles", "emit", "hardware", "hardware_names", "predict", "profile", "select", "select_batch", "simulate"]
+__all__ = [
+    "check",
+    "derive",
+    "derive_tiles",
+    "emit",
+    "hardware",
+    "hardware_names",
+    "predict",
+    "profile",
+    "select",
+    "select_batch",
+    "simulate",
+]
 
 
 def hardware_names() -> tuple[str, ...]:
@@ -120,8 +132,8 @@ def check(
 def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **config: Any) -> Prediction:
     """Latency of the operator by the calibrated model, with a band and what binds.
 
-    `config` fixes tiles (gemm: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv, waves, stages,
-    and causal); what is left out is what `select` takes.
+    `config` fixes tiles (gemm: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv, waves,
+    stages, and causal); what is left out is what `select` takes.
     """
     from .operators.attention import Attention
     from .predict.operators import predict_attention, predict_gemm
@@ -140,7 +152,13 @@ def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x",
 
 
 def select_batch(
-    M: Any, N: Any, K: Any, hw: str | Path | HardwareDescriptor = "mi300x", *, dtype: str = "bf16", layout: str = "NN",
+    M: Any,
+    N: Any,
+    K: Any,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    dtype: str = "bf16",
+    layout: str = "NN",
     out_dtype: str = "bf16",
 ) -> dict[str, Any]:
     """Selected configurations of arrays of products: an array for each attribute, and `latency_us`."""
@@ -184,7 +202,7 @@ def profile(
     seed: int = 0,
     **overrides: Any,
 ) -> Profile:
-    """What the compiled kernel costs: counts and clocks of `blocks` executed workgroups (None: all), static MFMA share."""
+    """Counts and clocks of `blocks` executed workgroups (None: all), occupancy and static MFMA share of the kernel."""
     from .profiling import profile_derivation
 
     return profile_derivation(derive(op, hw, "default", **overrides), blocks=blocks, seed=seed)

@@ -22,7 +22,7 @@ __all__ = ["FORMS", "argument", "bound_arguments", "parameters", "write_array"]
 Array = Any  # a numpy array; what its elements are is said where it matters
 
 #: Type names to how memory holds them; bf16 as its 16-bit words.
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
     "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8,

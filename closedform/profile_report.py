@@ -23,7 +23,7 @@ def profile_text(profile: Profile) -> str:
     if (done := profile.executed) is None:
         return wrapped("\n".join([*lines, "executed  nothing: give --grid and --arg for counts"]), indent=10)
     counts, bound = done.result.counts, done.result.bound
-    lines.append(f"executed  {sample_text(done)}, {counts['waves']} waves, {done.result.seconds:.1f} s")
+    lines.append(f"executed  {sample_text(done)}, {counts['waves']} waves")
     lines += cost_lines(counts, bound)
     return wrapped("\n".join(lines), indent=10) + "\n\n" + table(*loop_rows(counts, bound))
 

@@ -17,6 +17,7 @@ from .kernel_arguments import argument, bound_arguments, write_array
 if TYPE_CHECKING:
     from .hw.sim import Result
     from .operators.accuracy import Accuracy
+    from .operators.attention import Attention
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
 
@@ -84,9 +85,10 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def estimated_seconds(op: Any) -> float:
+def estimated_seconds(op: Attention) -> float:
     """Seconds that simulating every workgroup takes, by the operator's multiply-adds; the order of magnitude."""
-    return 4 * op.batch * op.heads * op.L_q * op.L_kv * op.d / (_GFLOPS[op.variant] * 1e9)
+    flops = 4.0 * op.batch * op.heads * op.L_q * op.L_kv * op.d
+    return flops / (_GFLOPS[op.variant] * 1e9)
 
 
 def compiled_kernel(derivation: Derivation) -> Compiled:

@@ -18,7 +18,7 @@ def simulation_text(done: Simulation) -> str:
     what = " ".join(filter(None, (done.name, done.dtype, done.hw and f"for {done.hw}")))
     lines = [
         f"{what}: {result.kernel} on {result.target}",
-        f"executed  {sample_text(done)}, {result.counts['waves']} waves, {result.seconds:.1f} s",
+        f"executed  {sample_text(done)}, {result.counts['waves']} waves",
     ]
     if done.accuracy is not None:
         verdict = "agrees with float64" if done.accuracy.ok else "DISAGREES with float64"

@@ -105,7 +105,13 @@ def parse_file(path_or_text: str | Path) -> Program:
     path = Path(path_or_text)
     if not path.is_file():
         raise AssemblyError(f"{path}: no such file")
-    return parse_text(path.read_text(), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AssemblyError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise AssemblyError(f"{path}: not a text file; the simulator takes assembly, not binaries") from None
+    return parse_text(text, str(path))
 
 
 def parse_text(text: str, path: str = "") -> Program:
