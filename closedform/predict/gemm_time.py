@@ -161,7 +161,7 @@ def _rounds(hw: HardwareDescriptor, step: Step, grid: Array, stream_k: bool) -> 
     active = np.stack(np.broadcast_arrays(np.full_like(rest, cus), np.clip(rest, 1, cus)))
     running = np.minimum(number * active, np.stack((np.where(full > 0, slots, cus), np.maximum(rest, 1))))
     hidden = np.where(full > 0, step.per_cu, alone)
-    weight = np.stack(np.broadcast_arrays(full, (rest > 0) * 1.0))
+    weight = np.stack((full, (rest > 0).astype(full.dtype)))
     busy = grid / (full * step.per_cu + alone * (rest > 0))
     return _Rounds(full, rest, number, active, running, hidden, weight, busy)
 
@@ -212,7 +212,7 @@ def _norm(terms: list[Array], p: float) -> Array:
     total: Any = 0.0
     for term in terms:
         square = term * term
-        total = total + (square * square if p == 4 else square)
+        total += square * square if p == 4 else square
     root: Array = np.sqrt(np.sqrt(total)) if p == 4 else np.sqrt(total)
     return root
 

@@ -3,9 +3,10 @@ earlier configuration of the lattice."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["GemmSelector", "Ranking", "gemm_selector"]
 
 #: Shapes timed at once: the arrays of a chunk stay in the L2 cache of a CPU.
-CHUNK = 32
+CHUNK = 16
+#: From this many shapes on, single precision: the model's errors are far above its rounding.
+MANY = 64
 LIMIT = 2**40
 
 
@@ -54,14 +57,12 @@ class GemmSelector:
 
     def times(self, M: Any, N: Any, K: Any, batch: Any = 1) -> Array:
         """Latencies [shapes, configurations] in microseconds, infinite where a tile is of no use."""
+        return self._times(*_checked(M, N, K, batch))
+
+    def _times(self, m: Array, n: Array, k: Array, b: Array) -> Array:
         import numpy as np
 
-        m, n, k, b = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in (M, N, K, batch)))
-        for name, v in (("M", m), ("N", n), ("K", k), ("batch", b)):
-            if not (np.isfinite(v).all() and (v >= 1).all() and (v <= LIMIT).all()):
-                raise BadInput(f"{name} must be whole numbers of at least 1")
-        columns = [v[:, None] for v in (m, n, k, b)]
-        s = GemmShapes(columns[0], columns[1], columns[2], self.elem_bytes, self.out_bytes, self.layout, columns[3])
+        s = GemmShapes(m[:, None], n[:, None], k[:, None], self.elem_bytes, self.out_bytes, self.layout, b[:, None])
         found = gemm_time(self.hw, self.constants, self.configs, self.step, s).latency_us
         return np.where(useful(self.configs, s.M, s.N, s.K), found, np.inf)
 
@@ -69,18 +70,43 @@ class GemmSelector:
         return Ranking(self.configs, self.times(M, N, K, batch)[0])
 
     def best(self, M: Any, N: Any, K: Any, batch: Any = 1) -> tuple[Array, Array]:
-        """Index of the best configuration and its latency for arrays of shapes."""
+        """Index of the best configuration and its latency for arrays of shapes; in single precision for many."""
         import numpy as np
 
-        m, n, k, b = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in (M, N, K, batch)))
-        index = np.empty(len(m), int)
-        latency_us = np.empty(len(m))
-        for at in range(0, len(m), CHUNK):
+        columns = _checked(M, N, K, batch)
+        many = len(columns[0]) >= MANY
+        chosen = dataclasses.replace(self, configs=_single(self.configs), step=_single(self.step)) if many else self
+        columns = [c.astype(np.float32) for c in columns] if many else columns
+        index = np.empty(len(columns[0]), int)
+        latency_us = np.empty(len(columns[0]))
+        for at in range(0, len(index), CHUNK):
             part = slice(at, at + CHUNK)
-            times = self.times(m[part], n[part], k[part], b[part])
+            times = chosen._times(*(c[part] for c in columns))
             index[part] = times.argmin(1)
             latency_us[part] = times.min(1)
         return index, latency_us
+
+
+Columns = TypeVar("Columns", Configs, Step)
+
+
+def _single(columns: Columns) -> Columns:
+    """The same arrays in single precision."""
+    import numpy as np
+
+    names = [f.name for f in dataclasses.fields(columns)]
+    return type(columns)(*(getattr(columns, name).astype(np.float32) for name in names))
+
+
+def _checked(*extents: Any) -> list[Array]:
+    """M, N, K and batch as float arrays of one length; BadInput names the extent that is no whole number from 1 on."""
+    import numpy as np
+
+    found = list(np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in extents)))
+    for name, v in zip(("M", "N", "K", "batch"), found, strict=True):
+        if not ((v >= 1) & (v <= LIMIT) & (v == np.floor(v))).all():
+            raise BadInput(f"{name} must be whole numbers from 1 to 2^40")
+    return found
 
 
 @lru_cache(maxsize=64)
