@@ -1,12 +1,12 @@
 """Fused attention O = softmax(Q K^T / sqrt(d)) V for gfx942: S stays in registers: the second MFMA consumes the first one's result.
 
-    shape       batch 1, heads 1, L_q 16384, L_kv 16384, d 128 (lengths are run-time)
+    shape       batch 1, heads 1, L_q 16384, L_kv 16384, d 128; run-time but d
     types       f32 in and out, f32 accumulation
-    target      mi300x (gfx942), atom v_mfma_f32_16x16x4_f32
-    tiles       16 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 256 of 512 a lane, 1 wave(s) per SIMD
+    target      mi300x (gfx942), atom v_mfma_f32_32x32x2_f32
+    tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
+    registers   at most 334 of 512 a lane
     LDS         65536 of 65536 bytes
-    grid        256 x 1 x 1 workgroups, 1 round(s) on 304 CUs
+    grid        128 x 1 x 1 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
 """
 
@@ -27,23 +27,26 @@ from flydsl.expr.typing import Vector as Vec
 TARGET = "gfx942"
 DTYPE, TORCH_DTYPE, ELEM_BYTES = fx.Float32, torch.float32, 4
 HEAD_DIM, HEAD_DIM_PADDED = 128, 128  # d, and d filled with zeros up to whole atoms
-TILE_Q = 16  # query rows of a wave
+TILE_Q = 32  # query rows of a wave
 TILE_KV = 64  # keys of a step
 WAVES = 4  # waves of a workgroup
-WAVES_PER_SIMD = 1  # occupancy that the register budget aims at
+WAVES_PER_SIMD = 1  # occupancy that the promised registers allow
 THREADS = WAVES * 64
-ATOM_M, ATOM_N, ATOM_K = 16, 16, 4  # v_mfma_f32_16x16x4_f32
-GROUPS = 4  # lane groups: lanes that share a column of C
+ATOM_M, ATOM_N, ATOM_K = 32, 32, 2  # v_mfma_f32_32x32x2_f32
+GROUPS = 2  # lane groups: lanes that share a column of C
 AB = 1  # elements of A and of B in a lane
-ACC = 4  # elements of C in a lane
+ACC = 16  # elements of C in a lane
 VEC = 4  # elements of a 16-byte access
 ACCESS = 4  # elements of a global access that never straddles a row's end
 CHUNK = GROUPS * VEC  # elements that one access of every lane group covers
 Q_TILES, KEY_TILES, D_TILES = TILE_Q // ATOM_N, TILE_KV // ATOM_M, HEAD_DIM_PADDED // ATOM_M
 D_CHUNKS, KEY_CHUNKS = HEAD_DIM_PADDED // CHUNK, TILE_KV // CHUNK
-KEY = (0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51)  # key of each score register in lane group 0, from the C map
+KEY = (
+    0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27, 32, 33, 34, 35, 40, 41, 42, 43, 48, 49, 50, 51, 56, 57,
+    58, 59,
+)  # key of each score register in lane group 0, from the C map
 KEY_GROUP = 4  # keys between neighbouring lane groups
-C_ROW = (0, 1, 2, 3)  # row of each C register in lane group 0
+C_ROW = (0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)  # row of each C register in lane group 0
 DV_GROUP = 16  # columns of O between neighbouring lane groups
 V_COLS = 4  # consecutive columns of V and O that a lane handles
 ROW_CHUNKS = HEAD_DIM_PADDED // VEC  # 16-byte chunks of a row
@@ -92,12 +95,12 @@ def load(source, row, row_stride, col, count):
 
 
 def k_row(key):
-    """LDS row of a key: the order that leaves each lane its C rows."""
+    """LDS row of a key."""
     return key
 
 
 def k_place(row, chunk):
-    """LDS element of a 16-byte chunk of K: chunks of a row are XORed so that a column read has no conflict."""
+    """LDS element of a 16-byte chunk of K; chunks are XORed with the row against bank conflicts."""
     return row * HEAD_DIM_PADDED + (chunk ^ ((row // SWIZZLE_ROWS) % SWIZZLE_CHUNKS)) * VEC
 
 
@@ -276,9 +279,9 @@ class Wave:
     def load_q(self):
         """Q stays in registers: operand B of the first product for every query tile and head-dim chunk."""
         rows, row_stride = self.query_rows(self.Q), fx.Int32(stride(self.Q, 2))
+        columns = [s * CHUNK + self.group * VEC for s in range(D_CHUNKS)]
         self.q = [
-            [load(rows, n * ATOM_N + self.column, row_stride, s * CHUNK + self.group * VEC, VEC) for s in range(D_CHUNKS)]
-            for n in range(Q_TILES)
+            [load(rows, n * ATOM_N + self.column, row_stride, col, VEC) for col in columns] for n in range(Q_TILES)
         ]
 
     def prologue(self):
