@@ -226,6 +226,7 @@ class _Model:
             query_tiles=tile_q // atom.n,
             dv_run=self._steps_of(atom)[2],
             columns=ceil_div(d_pad, lanes) if self.op.variant == "fma" else 0,
+            chained=self.op.variant == "chained",
             lanes=lanes,
         )
 

@@ -23,6 +23,11 @@ ADDRESSES = 20
 #: of f32, whose reads feed twice as many MFMAs; three at the least.
 FRAGMENTS = {2: 48, 4: 56}
 FRAGMENTS_LEAST = 12
+#: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length. Other
+#: kernels get a fifth on top (short steps, padded rows, AccVGPRs in a file of their own), two fifths with P through LDS.
+ALLOWANCE = 5
+FULL_STEP = 64
+FULL_STEP_TO_D = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class StepShape:
     """The sizes that decide the live set of one wave; lengths in elements.
 
     columns: columns of O that a lane owns in the variant fma, 0 where the second product runs on the matrix core.
+    chained: P stays in registers.
     """
 
     tile_q: int
@@ -41,6 +47,7 @@ class StepShape:
     query_tiles: int
     dv_run: int
     columns: int
+    chained: bool
     lanes: int
 
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
@@ -73,6 +80,12 @@ class StepShape:
     def fragments(self) -> int:
         """LDS reads under way: all fragments of one product, but no more than the compiler keeps."""
         return min(FRAGMENTS[self.elem_bytes], self.tile_kv * self.d_pad * self.elem_bytes // (4 * self.lanes))
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether binaries of this kind were measured: chained, rows of whole atoms, steps of full length."""
+        full = self.tile_kv >= FULL_STEP or self.d > FULL_STEP_TO_D
+        return self.chained and full and self.d == self.d_pad and self.tile_q > 16
 
     def need(self, unified: bool) -> tuple[int, int, int]:
         """(ArchVGPRs, AccVGPRs, all registers) that must be there.
@@ -118,6 +131,8 @@ def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int)
     budget = register_budget(hw, per_simd)
     q, s, p, o, k, v, offsets = shape.counts()
     live = q + s + p + o + k + v + offsets + 2 * shape.query_tiles + ADDRESSES + shape.pairs + shape.fragments
+    if not (shape.is_calibrated and hw.vgpr_unified):
+        live += live // ALLOWANCE * (1 if shape.chained else 2)
     limit = budget.total if hw.vgpr_unified else budget.arch
     registers = min(live, limit)
     arch = min(registers, budget.arch)
