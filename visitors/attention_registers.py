@@ -16,15 +16,16 @@ from .derivation import PredictedResources, RegisterItem
 
 __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
-#: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what the
-#: binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
+#: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what
+#: the binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
 ADDRESSES = 20
 #: Registers of LDS reads under way where the budget leaves room, by bytes of an element: twelve 16-byte reads, fourteen
 #: of f32, whose reads feed twice as many MFMAs; three at the least.
 FRAGMENTS = {2: 48, 4: 56}
 FRAGMENTS_LEAST = 12
-#: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length. Other
-#: kernels get a fifth on top (short steps, padded rows, AccVGPRs in a file of their own), two fifths with P through LDS.
+#: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length.
+#: Other kernels get a fifth on top (short steps, padded rows, AccVGPRs in a file of their own), two fifths with P
+#: through LDS.
 ALLOWANCE = 5
 FULL_STEP = 64
 FULL_STEP_TO_D = 128

@@ -4,7 +4,7 @@
     types       f16 in and out, f32 accumulation
     target      mi210 (gfx90a), atom v_mfma_f32_32x32x8f16
     tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 389 of 512 a lane
+    registers   at most 512 of 512 a lane
     LDS         57344 of 65536 bytes
     grid        32 x 32 x 1 workgroups, 10 round(s) on 104 CUs
     emitted by  closedform; needs flydsl and torch

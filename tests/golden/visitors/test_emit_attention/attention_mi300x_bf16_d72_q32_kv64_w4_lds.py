@@ -4,7 +4,7 @@
     types       bf16 in and out, f32 accumulation
     target      mi300x (gfx942), atom v_mfma_f32_32x32x8_bf16
     tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 245 of 512 a lane
+    registers   at most 319 of 512 a lane
     LDS         40960 of 65536 bytes
     grid        32 x 32 x 1 workgroups, 4 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
@@ -30,7 +30,7 @@ HEAD_DIM, HEAD_DIM_PADDED = 72, 96  # d, and d filled with zeros up to whole ato
 TILE_Q = 32  # query rows of a wave
 TILE_KV = 64  # keys of a step
 WAVES = 4  # waves of a workgroup
-WAVES_PER_SIMD = 2  # occupancy that the promised registers allow
+WAVES_PER_SIMD = 1  # occupancy that the promised registers allow
 THREADS = WAVES * 64
 ATOM_M, ATOM_N, ATOM_K = 32, 32, 8  # v_mfma_f32_32x32x8_bf16
 GROUPS = 2  # lane groups: lanes that share a column of C
