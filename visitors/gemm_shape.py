@@ -18,7 +18,7 @@ __all__ = ["GemmShape", "OperandShape"]
 #: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
 #: elements are long, so that half of a step's reads more is under way.
 OVERHEAD = 8
-OVERHEAD_WIDE = 4
+OVERHEAD_WIDE = 3
 OVERHEAD_BYTES = 12
 OVERHEAD_NARROW = 12
 
