@@ -50,12 +50,14 @@ def kind(row: dict[str, str]) -> tuple[str, float, float, bool]:
     return rate, bits / 8, _bits(out) / 8, mixed
 
 
-def _recording(row: dict[str, str], key: tuple[Any, ...]) -> str:
-    """Name of the kind of recording: grid set, kind of operands, whether the result has 8 bits."""
+def _recordings(row: dict[str, str], key: tuple[Any, ...]) -> tuple[str, str, str]:
+    """Names of the kind of recording, from coarse to fine: the grid set with the kind of operands and whether the
+    result has 8 bits; with the types and the layout; the library file, which one session of tuning wrote."""
     names = {"*": "mixed", "(": "converted"}
     kinds = [name for sign, name in names.items() if sign in row["dtype"]]
     operands = kinds[0] if kinds else "i8" if row["dtype"][0] == "i" else str(key[1])
-    return f"{row['set']}/{operands}/{key[2] == 1}"
+    coarse = f"{row['set']}/{operands}/{key[2] == 1}"
+    return coarse, f"{coarse}/{row['dtype']}/{key[4]}", row["source"]
 
 
 class Winners:
@@ -67,15 +69,18 @@ class Winners:
         self.keys = sorted(set(keys), key=str)
         self.group = np.array([self.keys.index(k) for k in keys])
         self.flop = 2 * table.columns["M"] * table.columns["N"] * table.columns["K"] * table.columns["batch"]
-        names = [_recording(r, k) for r, k in zip(rows, keys, strict=True)]
-        self.recording = np.unique(names, return_inverse=True)[1]
+        names = np.array([_recordings(r, k) for r, k in zip(rows, keys, strict=True)])
+        self.recordings = [np.unique(column, return_inverse=True)[1] for column in names.T]
+        #: Rows that a recording's cost can show in.
+        self.touched = (self.flop < SMALL_FLOP) | (
+            np.array([r["set"] == "GridBased" for r in rows]) & (self.flop < 1e9)
+        )
         #: Rows whose time is the GPU's and not the recording's: large, plain types.
         self.clean = (
             (self.flop >= SMALL_FLOP)
             & np.array([r["set"] == "Equality" or f >= 1e9 for r, f in zip(rows, self.flop, strict=True)])
             & np.array([not k[3] for k in keys])
         )
-        self.recording = np.unique(names, return_inverse=True)[1]
 
     def model(self, constants: Constants) -> Any:
         us = np.empty(len(self.rows))
@@ -89,21 +94,24 @@ class Winners:
         return us
 
     def floors(self, us: Any, mask: Any) -> Any:
-        """Cost of each kind of recording beyond the model, from the small rows of `mask`."""
-        small = (self.flop < SMALL_FLOP) & mask
+        """Cost of each kind of recording beyond the model, from the rows of `mask`: the additive one with the
+        least mean error of logarithms; a finer kind where it has enough shapes."""
         out = np.zeros(len(us))
-        for i in range(self.recording.max() + 1):
-            rows = small & (self.recording == i)
-            if rows.sum() >= 4:
-                out[self.recording == i] = max(
-                    0.0, np.exp(np.median(np.log(self.table.us[rows]))) - np.median(us[rows])
-                )
-        return out * (self.flop < SMALL_FLOP)
+        for recording, least in zip(self.recordings, (1, 2, 1), strict=True):
+            for i in range(recording.max() + 1):
+                rows = self.touched & mask & (recording == i)
+                if len(np.unique(self.table.shape[rows])) >= least:
+                    excess = np.maximum(self.table.us[rows] - us[rows], 0)
+                    steps = np.unique(np.concatenate([[0], excess]))
+                    errors = [np.abs(np.log((us[rows] + f) / self.table.us[rows])).sum() for f in steps]
+                    out[recording == i] = steps[int(np.argmin(errors))]
+        return out * self.touched
 
 
 def report(table: Table, rows: list[dict[str, str]], start: Constants, folds: int, passes: int) -> Constants:
     w = Winners(table, rows)
     large = w.flop >= SMALL_FLOP
+    plain = np.array([not w.keys[i][3] for i in w.group])
 
     def fit(mask: Any, begin: Constants = start, n: int = passes) -> Constants:
         use = mask & w.clean
@@ -125,6 +133,7 @@ def report(table: Table, rows: list[dict[str, str]], start: Constants, folds: in
     for label, p in (("all shapes", own), ("cross-validated", cross)):
         print(
             f"hipblaslt gfx942 winners, {label}: factor {mean_factor(p, table.us):.4f} (<= 1.30), "
-            f"from 25 MFLOP on {mean_factor(p[large], table.us[large]):.4f}, {len(rows)} rows"
+            f"from 25 MFLOP on {mean_factor(p[large], table.us[large]):.4f}, "
+            f"operands of one type {mean_factor(p[plain], table.us[plain]):.4f}, {len(rows)} rows"
         )
     return fitted
