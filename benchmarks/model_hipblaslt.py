@@ -52,7 +52,7 @@ def kind(row: dict[str, str]) -> tuple[str, float, float, bool]:
 
 def _recordings(row: dict[str, str], key: tuple[Any, ...]) -> tuple[str, str, str]:
     """Names of the kind of recording, from coarse to fine: the grid set with the kind of operands and whether the
-    result has 8 bits; with the types and the layout; the library file, which one session of tuning wrote."""
+    result has 8 bits; with the types and the layout; the library file, which one run of tuning wrote."""
     names = {"*": "mixed", "(": "converted"}
     kinds = [name for sign, name in names.items() if sign in row["dtype"]]
     operands = kinds[0] if kinds else "i8" if row["dtype"][0] == "i" else str(key[1])
