@@ -278,7 +278,7 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
         and 2 * image <= _lds_share(hw, waves)
         and not (block.tile_m * tile_k // vec % threads or block.tile_n * tile_k // vec % threads)
     )
-    derived = {
+    derived: dict[str, Any] = {
         "buffers": 2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
         "direct": direct,
         "read_a": read_a,

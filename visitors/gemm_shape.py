@@ -143,10 +143,11 @@ class GemmShape:
         """The live set of the main loop, with reasons."""
         a, b = self.operands
         direct = self.tiles.direct
+        ahead = 1 if self.layout.steps == 1 else 2
         offsets = a.units_a_thread + b.units_a_thread if direct else a.offsets + b.offsets
         items = (
             RegisterItem("D", self.accumulators, "acc", "accumulators of the wave's part of the tile"),
-            RegisterItem("fragments", 2 * self.fragments, "arch", "LDS reads of this step and of the next"),
+            RegisterItem("fragments", ahead * self.fragments, "arch", "LDS reads of this step and of the next"),
             RegisterItem("tile under way", 0 if direct else a.staged + b.staged, "arch", "next tile, loaded early"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access, place of every LDS write"),
             RegisterItem(
