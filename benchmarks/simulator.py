@@ -35,7 +35,9 @@ def loop(target, name, operands, accumulators):
     lines += [f"ds_write_b{width} v1, {span(8, operands)} offset:{256 * 4 * operands * k}" for k in range(2)]
     lines += [f"v_mov_b32_e32 v{48 + r}, 0" for r in range(4 * accumulators)]
     lines += ["s_waitcnt lgkmcnt(0)", "s_barrier", f"s_mov_b32 s6, {STEPS}", ".Lloop:"]
-    lines += [f"ds_read_b{width} {span(r, operands)}, v1 offset:{256 * 4 * operands * (k % 2)}" for k, r in enumerate(a + b)]
+    lines += [
+        f"ds_read_b{width} {span(r, operands)}, v1 offset:{256 * 4 * operands * (k % 2)}" for k, r in enumerate(a + b)
+    ]
     lines += ["v_add_u32_e32 v2, v1, v0", "v_xor_b32_e32 v3, v2, v0", "s_waitcnt lgkmcnt(0)"]
     for k in range(16):
         c = span(48 + accumulators * (k // 4 if accumulators == 16 else k % 4), accumulators)

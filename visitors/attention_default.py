@@ -209,7 +209,8 @@ class _Model:
     def _wanted_keys(self, useful: int, keys: int, align: int) -> int:
         fixed = self.fixed.tile_kv
         if fixed is None:
-            return min(round_up(useful, align), keys)
+            least: int = min(round_up(useful, align), keys)
+            return least
         if fixed % align:
             raise BadInput(f"tile_kv={fixed} is not a multiple of {align}, the keys of one chained step of this atom")
         return fixed

@@ -62,8 +62,9 @@ class AttentionEmit(Visitor):
     """
 
     def __init__(self, derivation: Derivation) -> None:
+        tiles: AttentionTiles
         tiles, self.resources, self.grid = derivation.require()
-        self.tiles: AttentionTiles = tiles
+        self.tiles = tiles
         self.op: Attention = derivation.op
         self.hw = derivation.hw
         op = self.op
