@@ -55,8 +55,8 @@ def main():
         busy = time.process_time() - begin
         count = result.counts["lane_instructions"] / 1e6
         print(
-            f"{target} {name}: {count / result.seconds:.0f} million lane-instructions/s, {count / busy:.0f} for a second of "
-            f"processor time, ok={result.ok}"
+            f"{target} {name}: {count / result.seconds:.0f} million lane-instructions/s, "
+            f"{count / busy:.0f} for a second of processor time, ok={result.ok}"
         )
 
 
