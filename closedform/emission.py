@@ -83,7 +83,7 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
     files = {f"{name}.py": source, f"{name}.json": manifest + "\n"}
     if isa and compiled is not None:
         files[f"{name}.s"] = compiled.isa
-    _write_together(out, files)
+    _write_together(out, files, stale=() if isa else (f"{name}.s",))
     return Emission(
         kernel=out / f"{name}.py",
         manifest=out / f"{name}.json",
@@ -191,8 +191,11 @@ def _require_writable(out: Path) -> None:
         raise BadInput(f"cannot write to {out}: no permission in {existing}; choose another folder with --out")
 
 
-def _write_together(out: Path, files: dict[str, str]) -> None:
-    """Write each file under a temporary name in `out`, then rename all of them under the folder's lock."""
+def _write_together(out: Path, files: dict[str, str], stale: tuple[str, ...]) -> None:
+    """Write each file under a temporary name in `out`, then rename all of them under the folder's lock.
+
+    `stale` are files of an earlier emission that no longer belong to the set: they are removed with the renames.
+    """
     token = f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -205,6 +208,8 @@ def _write_together(out: Path, files: dict[str, str]) -> None:
             with _locked(out):
                 for name in files:
                     (out / f".{name}{token}").replace(out / name)
+                for name in stale:
+                    (out / name).unlink(missing_ok=True)
         finally:
             for name in files:
                 (out / f".{name}{token}").unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ def _range_problem(name: str, kind: str, value: Any) -> str:
         return f"{name} must be a positive number, not {value!r}"
     if kind.startswith("tuple[int") and not all(_is_int(v) and v >= 1 for v in value):
         return f"{name} must hold whole numbers of at least 1, not {list(value)!r}"
+    if name == "name" and not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", str(value)):
+        return f"name must be made of a-z, 0-9, _, . and -, not {value!r}"
     if kind == "bool" and not isinstance(value, bool):
         return f"{name} must be true or false, not {value!r}"
     if name == "fp8_flavour" and value not in ("fnuz", "ocp"):

@@ -34,6 +34,8 @@ WAVES = (4, 2, 1)
 TILE_Q = (64, 32, 16)
 #: Query rows below which the device is not filled with smaller tiles: a narrower atom doubles the LDS bytes per FLOP.
 FILL_TILE_Q = 32
+#: Columns of O that a lane may own in the variant fma with more than 16 query rows.
+FMA_COLUMNS = 2
 #: Keys of a step, tried in this order. Beyond 64 the two barriers of a step are a few percent of its matrix time, while
 #: scores and exponentials keep growing.
 USEFUL_TILE_KV = (64, 32, 16)
@@ -82,6 +84,7 @@ class _Model:
         rows = fixed.tile_q if fixed.tile_q is not None else op.L_q
         self.atom, self.atom_reason = choose_atom(op, hw, fixed.atom, rows)
         self.refusals: list[Infeasible] = []
+        self.lds_need: FormulaValue | None = None
         self.steps: dict[str, tuple[int, int, int]] = {}
 
     def derive(self) -> Derivation:
@@ -130,6 +133,8 @@ class _Model:
         most = max(round_up(self.op.L_q, self.atom.n), TILE_Q[-1])
         if self.op.variant != "chained":
             most = min(most, TILE_Q[1])
+        if self.op.variant == "fma" and ceil_div(self.op.d, self.hw.wavefront_size) > FMA_COLUMNS:
+            most = TILE_Q[-1]
         return tuple(t for t in TILE_Q if t <= most)
 
     def _steps_of(self, atom: MFMAAtom) -> tuple[int, int, int]:
@@ -166,6 +171,8 @@ class _Model:
             what = f"K and V{' and P' if op.p_lds_bytes else ''} of {wanted} keys (d_pad {d_pad}, {waves} waves)"
             way_out = "use a smaller --tile-kv, fewer --waves or 16 bits"
             self._refuse("LDS", wanted * key_bytes, share, "B", what, way_out)
+            p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
+            self.lds_need = DEFAULT.lds(t_KV=wanted, d_pad=d_pad, elem_bytes=self.elem_bytes, **p)
             return None
         shape = self._shape(atom, tile_q, wanted, waves, d_pad)
         budget = register_budget(hw, per_simd)
@@ -297,10 +304,22 @@ class _Model:
         layout, p_rows = tiles.layout(op), tiles.waves * tiles.tile_q
         lds_limit, register_limit = self._limits(c.shape, c.groups, tiles.waves_per_simd, p_rows)
         row_limit = self._row_limit(c)
-        binding = "lds" if lds_limit.value <= register_limit.value else "registers"
-        if note:
-            binding = "cus"
+        keys = round_up(op.L_kv, layout.key_align)
+        worthwhile = round_up(USEFUL_TILE_KV[0], layout.key_align)
+        candidates = {
+            "lds": lds_limit.value,
+            "registers": register_limit.value,
+            "keys": self.fixed.tile_kv or keys,
+            "step": self.fixed.tile_kv or worthwhile,
+        }
+        binding = "cus" if note else min(candidates, key=lambda name: candidates[name])
         blocks = GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch)
+        tile_kv = DEFAULT.tile_kv(
+            lds_limit=candidates["lds"],
+            register_limit=candidates["registers"],
+            keys=candidates["keys"],
+            worthwhile=candidates["step"],
+        )
         whole = {"d_pad": tiles.d_pad, "elem_bytes": self.elem_bytes}
         steps = (
             DEFAULT.d_pad(d=op.d, d_align=layout.d_align),
@@ -310,15 +329,10 @@ class _Model:
             lds_limit.binding() if binding == "lds" else lds_limit,
             DEFAULT.q(t_Q=tiles.tile_q, **whole),
             DEFAULT.s(t_Q=tiles.tile_q, t_KV=tiles.tile_kv),
-            DEFAULT.o(t_Q=tiles.tile_q, d_pad=tiles.d_pad),
+            DEFAULT.o(t_Q=tiles.tile_q, d_pad=c.shape.columns * c.shape.lanes or tiles.d_pad),
             row_limit,
             register_limit.binding() if binding == "registers" else register_limit,
-            DEFAULT.tile_kv(
-                lds_limit=lds_limit.value,
-                register_limit=register_limit.value,
-                keys=self.fixed.tile_kv or round_up(op.L_kv, layout.key_align),
-                worthwhile=self.fixed.tile_kv or round_up(USEFUL_TILE_KV[0], layout.key_align),
-            ),
+            tile_kv.binding() if binding in ("keys", "step") else tile_kv,
             DEFAULT.lds(t_KV=tiles.tile_kv, **whole, p_rows=p_rows, p_bytes=op.p_lds_bytes),
             blocks.binding() if binding == "cus" else blocks,
             GRID.rounds(blocks=c.grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=c.grid.workgroups_per_cu),
@@ -340,7 +354,8 @@ class _Model:
         """The refusal that came closest to fitting names the binding constraint."""
         closest = min(self.refusals, key=lambda r: r.needed / max(r.limit, 1))
         binding = {"LDS": "lds", "work-items": "cus", "wave slots": "cus"}.get(closest.resource, "registers")
-        return Derivation(self.op, self.hw, "default", None, binding, (), None, None, closest)
+        steps = (self.lds_need.binding(),) if binding == "lds" and self.lds_need is not None else ()
+        return Derivation(self.op, self.hw, "default", None, binding, steps, None, None, closest)
 
 
 def _time_key(c: _Candidate) -> tuple[float, int, int]:

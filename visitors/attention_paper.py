@@ -1,7 +1,7 @@
 """The paper's model of attention: f32, one wave a workgroup, 256 registers, overhead 16; it reproduces the tables.
 
-It leaves out the LDS of the exponentials (72 KiB of 64 with K and V at d = 128) and four registers a query tile for
-maximum and sum; `notes` says so. It is not used for emitted kernels.
+It leaves out the LDS of the exponentials (72 KiB of 64 with K and V at d = 128) and six registers a query tile for
+maximum and sum (8 and not 2 in the C layout); `notes` says the former. It is not used for emitted kernels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def derive_paper(op: Attention, hw: HardwareDescriptor) -> Derivation:
     u = PAPER.query_tiles(budget=BUDGET, d=op.d, t_KV=keys.value, overhead=OVERHEAD)
     if u.value < 1:
         need = PAPER.registers(u=1, d=op.d, t_KV=keys.value, overhead=OVERHEAD).value
-        reason = Infeasible("VGPRs", need, BUDGET, "registers", f"one query tile at d={op.d}", "use a smaller d")
+        reason = Infeasible("VGPRs", need, BUDGET, "registers", f"one query tile at d={op.d}", "use --model default")
         limits = {"tile_q_max": 0, "tile_kv_max": keys.value}
         return Derivation(op, hw, "paper", None, "registers", (keys, u), None, None, reason, (), limits)
     rows = PAPER.tile_q(u=u.value, m=m)

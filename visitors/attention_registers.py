@@ -25,7 +25,7 @@ FRAGMENTS = {2: 48, 4: 56}
 FRAGMENTS_LEAST = 12
 #: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length.
 #: Other kernels get a fifth on top (short steps, padded rows, AccVGPRs in a file of their own), two fifths with P
-#: through LDS.
+#: through LDS, as much again and all ArchVGPRs with scalar FMA, which the compiler schedules most freely.
 ALLOWANCE = 5
 FULL_STEP = 64
 FULL_STEP_TO_D = 128
@@ -132,19 +132,33 @@ def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int)
     budget = register_budget(hw, per_simd)
     q, s, p, o, k, v, offsets = shape.counts()
     live = q + s + p + o + k + v + offsets + 2 * shape.query_tiles + ADDRESSES + shape.pairs + shape.fragments
-    if not (shape.is_calibrated and hw.vgpr_unified):
-        live += live // ALLOWANCE * (1 if shape.chained else 2)
+    live += allowance(hw, shape, live)
     limit = budget.total if hw.vgpr_unified else budget.arch
     registers = min(live, limit)
     arch = min(registers, budget.arch)
     return registers, arch, registers - arch if hw.vgpr_unified else min(budget.acc, s + o), limit
 
 
+def allowance(hw: HardwareDescriptor, shape: StepShape, live: int) -> int:
+    """Registers on top of the counted ones for kernels unlike those that the counts were held against."""
+    if shape.is_calibrated and hw.vgpr_unified:
+        return 0
+    if shape.columns:
+        return max(live, hw.vgpr_arch - live)
+    return live // ALLOWANCE * (1 if shape.chained else 2)
+
+
 def predicted_resources(hw: HardwareDescriptor, shape: StepShape, lds_bytes: int, per_simd: int) -> PredictedResources:
     """The promise for the binary, with the live set that it consists of."""
     registers, arch, acc, limit = predicted_registers(hw, shape, per_simd)
+    items = shape.items()
+    extra = allowance(hw, shape, sum(item.registers for item in items))
+    if extra:
+        items += (
+            RegisterItem("allowance", extra, "any", "for kernels unlike those that the counts were held against"),
+        )
     return PredictedResources(
-        items=shape.items(),
+        items=items,
         registers=registers,
         arch_registers=arch,
         acc_registers=acc,

@@ -10,6 +10,8 @@ from .emit_gemm import GemmEmit, gemm_name
 
 __all__ = ["EMIT_VISITORS", "emit_source", "kernel_name"]
 
+#: Columns of the atom that query tiles of a multiple of it have unless the caller fixed another.
+WIDE_ATOM = 32
 #: The EmitVisitor of each operator's nodes: it writes the FlyDSL file of a derived tree.
 EMIT_VISITORS = {"attention": AttentionEmit, "gemm": GemmEmit}
 
@@ -37,6 +39,8 @@ def kernel_name(derivation: Derivation) -> str:
         parts += gemm_name(op, tiles)
     else:
         parts += [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
+        if tiles.atom.n < WIDE_ATOM <= tiles.tile_q and tiles.tile_q % WIDE_ATOM == 0:
+            parts.append(f"{tiles.atom.m}x{tiles.atom.n}")
         if op.variant != "chained":
             parts.append(op.variant)
     return "_".join(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from closedform.hw.errors import BadInput
 from closedform.hw.occupancy import waves_per_simd
 from closedform.operators.attention import (
     Attention,
@@ -54,6 +55,17 @@ def ceil_div(a, b):
 """
 
 
+#: Workgroups along y and z of a HIP grid, and work-items along x.
+GRID_LIMIT = 65535
+WORK_ITEMS_LIMIT = 2**32
+
+
+def length_limit(tiles: AttentionTiles) -> int:
+    """Longest sequence: row numbers of whole blocks fit 31 bits, the work-items of the grid fit 32."""
+    rows = (WORK_ITEMS_LIMIT // 64 - tiles.waves) * tiles.tile_q
+    return min(2**31 - 65536, rows)
+
+
 class AttentionEmit(Visitor):
     """Writes one kernel file; every method returns the text of its level.
 
@@ -68,6 +80,7 @@ class AttentionEmit(Visitor):
         self.op: Attention = derivation.op
         self.hw = derivation.hw
         op = self.op
+        self._check_launch()
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
         self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
         self.packed = self.elem_bytes < 4
@@ -115,7 +128,7 @@ class AttentionEmit(Visitor):
 
     def visit_AttentionStep(self, node: AttentionStep) -> str:
         atoms = [self.visit(atom) for atom in node.interior()]
-        return join(*atoms, self._second_product())
+        return join(*atoms, self._wave_class())
 
     # --- atom ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +138,7 @@ class AttentionEmit(Visitor):
     def visit_ValueAtom(self, node: ValueAtom) -> str:
         return atom_text.output_columns(self.packed)
 
-    def _second_product(self) -> str:
+    def _wave_class(self) -> str:
         scalar = self.op.variant == "fma"
         through_lds = self.op.variant != "chained"
         return join(
@@ -156,8 +169,19 @@ class AttentionEmit(Visitor):
         return -(-self._v_units // self.threads) * (self.layout.vec if self.packed else 1)
 
     def _occupancy(self) -> int:
-        """Waves per SIMD with the promised registers, which the compiler is asked to keep."""
-        return waves_per_simd(self.hw, self.resources.arch_registers, self.resources.acc_registers)
+        """Waves per SIMD that the compiler is asked for: what the promise allows with a quarter to spare."""
+        if self.op.variant == "fma":
+            return self.tiles.waves_per_simd
+        arch, acc = (n * 5 // 4 for n in (self.resources.arch_registers, self.resources.acc_registers))
+        return max(self.tiles.waves_per_simd, waves_per_simd(self.hw, arch, acc))
+
+    def _check_launch(self) -> None:
+        """BadInput for a shape that one launch of the kernel cannot cover."""
+        longest = length_limit(self.tiles)
+        for name, limit in (("L_q", longest), ("L_kv", longest), ("heads", GRID_LIMIT), ("batch", GRID_LIMIT)):
+            value = getattr(self.op, name)
+            if value > limit:
+                raise BadInput(f"{name}={value} is above {limit}, the most that one launch of the kernel covers")
 
     def _key_permutation(self) -> str:
         """LDS row of `key` as an expression, empty where keys stay in natural order."""
@@ -233,7 +257,7 @@ class AttentionEmit(Visitor):
             (
                 "WAVES_PER_SIMD",
                 self._occupancy(),
-                "occupancy that the promised registers allow",
+                "occupancy asked of the compiler",
             ),
             ("THREADS", f"WAVES * {self.hw.wavefront_size}", ""),
             (
@@ -282,7 +306,7 @@ class AttentionEmit(Visitor):
                 ("V_UNITS", "TILE_KV // VEC * V_ROW_UNITS", "blocks of VEC keys x V_COLS columns"),
             ]
         rows += [
-            ("V_VECTORS", self._v_vectors, "registers vectors of V that a thread keeps under way"),
+            ("V_VECTORS", self._v_vectors, "row vectors of V that a thread keeps under way"),
             (
                 "SWIZZLE_CHUNKS, SWIZZLE_ROWS",
                 f"{lay.swizzle_group}, {8 // lay.swizzle_group}",
@@ -298,7 +322,7 @@ class AttentionEmit(Visitor):
             ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
             (
                 "OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT",
-                "2**31, 2**31 - 65536, 65535",
+                f"2**31, {length_limit(tiles)}, {GRID_LIMIT}",
                 "of tile offsets, lengths, grid y and z",
             ),
         ]

@@ -116,23 +116,30 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
 
     `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate.
     """
-    store_if = (
-        ""
-        if k_divides and v_divides
-        else piece(
-            """
-            @flyc.jit
-            def store_if(active, value, pointer):
-                if active:
-                    fx.ptr_store(value, pointer)
-            """
-        )
+    store_all = piece(
+        """
+        def store_all(values, pointers):
+            for value, pointer in zip(values, pointers, strict=True):
+                fx.ptr_store(value, pointer)
+        """
     )
+    if not (k_divides and v_divides):
+        store_all = join(
+            store_all,
+            piece(
+                """
+                @flyc.jit
+                def store_if(active, values, pointers):
+                    if active:
+                        store_all(values, pointers)
+                """
+            ),
+        )
 
-    def store(value: str, place: str, image: str, units: str, divides: bool) -> str:
+    def store(values: str, pointers: str, units: str, divides: bool) -> str:
         if divides:
-            return f"fx.ptr_store({value}, {image} + fx.Int32({place}))"
-        return f"store_if(unit < {units}, {value}, {image} + fx.Int32({place}))"
+            return f"store_all({values}, {pointers})"
+        return f"store_if(unit < {units}, {values}, {pointers})"
 
     load_k = piece(
         '''
@@ -151,8 +158,8 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
         def store_k(image, chunks, thread):
             for i, chunk_values in enumerate(chunks):
                 unit = thread + i * THREADS
-                place = k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS)
-                {store("chunk_values.ir_value()", "place", "image", "K_UNITS", k_divides)}
+                pointer = image + fx.Int32(k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS))
+                {store("[chunk_values.ir_value()]", "[pointer]", "K_UNITS", k_divides)}
         """
     )
     if packed:
@@ -176,10 +183,12 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
                 for i in range(ceil_div(V_UNITS, THREADS)):
                     unit = thread + i * THREADS
                     key_group, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
+                    values, pointers = [], []
                     for j in range(V_COLS):
                         keys = Vec.from_elements([rows[i * VEC + key][j] for key in range(VEC)], DTYPE)
-                        place = v_place(key_group, j * V_ROW_UNITS + group)
-                        {store("keys.ir_value()", "place", "image", "V_UNITS", v_divides)}
+                        values.append(keys.ir_value())
+                        pointers.append(image + fx.Int32(v_place(key_group, j * V_ROW_UNITS + group)))
+                    {store("values", "pointers", "V_UNITS", v_divides)}
             '''
         )
     else:
@@ -195,8 +204,8 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
             def store_v(image, chunks, thread):
                 for i, chunk_values in enumerate(chunks):
                     unit = thread + i * THREADS
-                    place = v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC)
-                    {store("chunk_values.ir_value()", "place", "image", "K_UNITS", v_divides)}
+                    pointer = image + fx.Int32(v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC))
+                    {store("[chunk_values.ir_value()]", "[pointer]", "K_UNITS", v_divides)}
             """
         )
-    return join(store_if, load_k, store_k, load_v, store_v)
+    return join(store_all, load_k, store_k, load_v, store_v)

@@ -41,6 +41,8 @@ def check(q, k, v, out):
     """ValueError unless the four tensors describe one attention problem of this kernel."""
     if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
         raise ValueError(f"q, k, v and out must be 4-D {TORCH_DTYPE} tensors [batch, heads, L, d]")
+    if any(t.device != q.device for t in (k, v, out)) or not q.is_cuda:
+        raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
     batch, heads, L_q, d = q.shape
     if d != HEAD_DIM:
         raise ValueError(f"head dim {d}: this kernel is built for {HEAD_DIM}")

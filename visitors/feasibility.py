@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -28,6 +28,8 @@ from .visitor import Visitor
 
 __all__ = ["FeasibilityVisitor", "derive", "derive_attention"]
 
+#: Lanes of a wave on every CDNA GPU; fragment maps and emitted kernels are written for it.
+WAVE_LANES = 64
 #: Derivations of each operator, by name.
 MODELS = {"attention": ("default", "paper"), "gemm": ("default", "paper")}
 
@@ -53,6 +55,11 @@ class FeasibilityVisitor(Visitor):
         if self.model == "paper":
             self._no_overrides()
             return self._checked(derive_paper(node.op, self.hw))
+        unknown = sorted(set(self.overrides) - {f.name for f in fields(Overrides)})
+        if unknown:
+            raise BadInput(
+                f"unknown override {unknown[0]!r}: {near_names(unknown[0], (f.name for f in fields(Overrides)))}"
+            )
         return self._checked(derive_default(node.op, self.hw, Overrides(**self.overrides)))
 
     def visit_GemmDevice(self, node: GemmDevice) -> Derivation:
@@ -129,6 +136,10 @@ class FeasibilityVisitor(Visitor):
         return NodeCheck("wave", "registers", self.resources.registers, self.resources.register_budget, "registers")
 
     def _check_model(self, operator: str) -> None:
+        if self.hw.wavefront_size != WAVE_LANES:
+            raise BadInput(
+                f"{self.hw.name} has waves of {self.hw.wavefront_size} lanes: trees and kernels are for {WAVE_LANES}"
+            )
         if self.model not in MODELS[operator]:
             near = near_names(self.model, MODELS[operator])
             raise BadInput(f"unknown model {self.model!r} for {operator}: {near}")

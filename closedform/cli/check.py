@@ -30,7 +30,9 @@ level_option = click.option(
     metavar="device|block|wave|atom",
     help="Where the tree is executed; atom works on 64 lanes x registers through the fragment maps.",
 )
-seed_option = click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the random inputs.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the random inputs."
+)
 
 
 @click.group()

@@ -86,15 +86,15 @@ def test_nothing_is_emitted_without_tiles():
 
 
 def main_loop(isa: str) -> list[str]:
-    """Instructions of the loop over the K/V tiles: the innermost loop with the most MFMAs."""
-    lines = [line.strip() for line in isa.splitlines()]
-    labels = {line.rstrip(":").split(":")[0]: n for n, line in enumerate(lines) if re.match(r"\.LBB\d+_\d+:", line)}
-    loops = []
-    for n, line in enumerate(lines):
-        jump = re.match(r"s_cbranch_\w+ (\.LBB\d+_\d+)", line)
-        if jump and labels[jump[1]] < n:
-            loops.append(lines[labels[jump[1]] : n])
-    return max(loops, key=lambda body: sum("v_mfma" in line for line in body))
+    """Instructions of the loop over the K/V tiles, blocks behind a predicate included: the one with the most MFMAs."""
+    from closedform.hw.sim.decode import Code
+    from closedform.hw.sim.flow import natural_loops
+    from closedform.hw.sim.parse import parse_text
+
+    kernel = parse_text(isa).kernel()
+    text = [ins.text.strip() for ins in kernel.instructions]
+    loops = [[text[i] for i in loop.all] for loop in natural_loops(Code(kernel))]
+    return max(loops, key=lambda body: sum(line.startswith("v_mfma") for line in body))
 
 
 def lds_bytes(body: list[str], kind: str) -> int:
@@ -119,8 +119,8 @@ def tile_share(case: Case) -> int:
 @needs_compiler
 @pytest.mark.compile
 class TestMainLoop:
-    @classmethod
     @pytest.fixture(scope="class", autouse=True)
+    @classmethod
     def kernels(cls):
         compile_all([*LOOPS, Case("mi300x", "f16", 128, "lds")])
 
