@@ -30,7 +30,7 @@ HEAD_DIM, HEAD_DIM_PADDED = 128, 128  # d, and d filled with zeros up to whole a
 TILE_Q = 32  # query rows of a wave
 TILE_KV = 64  # keys of a step
 WAVES = 4  # waves of a workgroup
-WAVES_PER_SIMD = 1  # occupancy that the promised registers allow
+WAVES_PER_SIMD = 1  # occupancy asked of the compiler
 THREADS = WAVES * 64
 ATOM_M, ATOM_N, ATOM_K = 32, 32, 2  # v_mfma_f32_32x32x2_f32
 GROUPS = 2  # lane groups: lanes that share a column of C
@@ -51,13 +51,13 @@ DV_GROUP = 16  # columns of O between neighbouring lane groups
 V_COLS = 4  # consecutive columns of V and O that a lane handles
 ROW_CHUNKS = HEAD_DIM_PADDED // VEC  # 16-byte chunks of a row
 K_UNITS = TILE_KV * ROW_CHUNKS
-V_VECTORS = 8  # registers vectors of V that a thread keeps under way
+V_VECTORS = 8  # row vectors of V that a thread keeps under way
 SWIZZLE_CHUNKS, SWIZZLE_ROWS = 8, 1  # XOR swizzle of K in LDS
 NEG_INF = float("-inf")
 LOG2_E = math.log2(math.e)
 MAX_RECORDS = 0xFFFFFFFF  # largest extent of a buffer descriptor, bytes
 TOLERANCE = 1e-05  # against float64, relative to the row's largest value
-OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT = 2**31, 2**31 - 65536, 65535  # of tile offsets, lengths, grid y and z
+OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT = 2**31, 2147418112, 65535  # of tile offsets, lengths, grid y and z
 
 
 def ceil_div(a, b):
@@ -114,6 +114,11 @@ def lds_load(image, element, count, kind=DTYPE):
     return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind)))
 
 
+def store_all(values, pointers):
+    for value, pointer in zip(values, pointers, strict=True):
+        fx.ptr_store(value, pointer)
+
+
 def load_k(source, row_stride, thread):
     """This thread's 16-byte chunks of a K tile."""
     chunks = []
@@ -127,8 +132,8 @@ def load_k(source, row_stride, thread):
 def store_k(image, chunks, thread):
     for i, chunk_values in enumerate(chunks):
         unit = thread + i * THREADS
-        place = k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS)
-        fx.ptr_store(chunk_values.ir_value(), image + fx.Int32(place))
+        pointer = image + fx.Int32(k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS))
+        store_all([chunk_values.ir_value()], [pointer])
 
 
 def load_v(source, row_stride, thread):
@@ -139,8 +144,8 @@ def load_v(source, row_stride, thread):
 def store_v(image, chunks, thread):
     for i, chunk_values in enumerate(chunks):
         unit = thread + i * THREADS
-        place = v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC)
-        fx.ptr_store(chunk_values.ir_value(), image + fx.Int32(place))
+        pointer = image + fx.Int32(v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC))
+        store_all([chunk_values.ir_value()], [pointer])
 
 
 def across_groups(value, combine):
@@ -412,6 +417,8 @@ def check(q, k, v, out):
     """ValueError unless the four tensors describe one attention problem of this kernel."""
     if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
         raise ValueError(f"q, k, v and out must be 4-D {TORCH_DTYPE} tensors [batch, heads, L, d]")
+    if any(t.device != q.device for t in (k, v, out)) or not q.is_cuda:
+        raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
     batch, heads, L_q, d = q.shape
     if d != HEAD_DIM:
         raise ValueError(f"head dim {d}: this kernel is built for {HEAD_DIM}")
