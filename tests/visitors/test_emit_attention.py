@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -162,3 +163,9 @@ class TestMainLoop:
 def test_kernels_that_differ_have_names_that_differ():
     cases = [Case("mi300x", dtype, d, v) for dtype in ("f16", "bf16") for d in (64, 72) for v in ("chained", "lds")]
     assert len({kernel_name(case.derivation()) for case in cases}) == len(cases)
+
+
+def test_no_golden_file_is_left_over():
+    folder = Path(__file__).parent.parent / "golden" / "visitors" / Path(__file__).stem
+    wanted = {f"{kernel_name(case.derivation())}.py" for case in GOLDEN}
+    assert {path.name for path in folder.iterdir()} == wanted
