@@ -18,6 +18,7 @@ from closedform.operators.attention import (
     ValueAtom,
 )
 from closedform.operators.chain_layout import ChainLayout
+from closedform.operators.policy import Pad
 
 from . import emit_attention_atom as atom_text
 from . import emit_attention_block as block_text
@@ -80,6 +81,8 @@ class AttentionEmit(Visitor):
         self.op: Attention = derivation.op
         self.hw = derivation.hw
         op = self.op
+        self.boundary = op.tree(tiles).boundary
+        self._check_boundary()
         self._check_launch()
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
         self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
@@ -174,6 +177,13 @@ class AttentionEmit(Visitor):
             return self.tiles.waves_per_simd
         arch, acc = (n * 5 // 4 for n in (self.resources.arch_registers, self.resources.acc_registers))
         return max(self.tiles.waves_per_simd, waves_per_simd(self.hw, arch, acc))
+
+    def _check_boundary(self) -> None:
+        """The tree's pad policy must be what the kernel does at its edges: buffer reads past the end give 0."""
+        read = {name: pad for name, pad in self.boundary.items() if name in ("Q", "K", "V")}
+        odd = [name for name, pad in read.items() if pad is not Pad.ZERO]
+        if odd:
+            raise BadInput(f"{', '.join(odd)}: a buffer pads with 0 and with nothing else")
 
     def _check_launch(self) -> None:
         """BadInput for a shape that one launch of the kernel cannot cover."""
@@ -312,7 +322,7 @@ class AttentionEmit(Visitor):
                 f"{lay.swizzle_group}, {8 // lay.swizzle_group}",
                 "XOR swizzle of K in LDS",
             ),
-            ("NEG_INF", 'float("-inf")', ""),
+            ("NEG_INF", f'float("{self.boundary["S"].value}")', "what a key past the end scores"),
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
         ]

@@ -108,6 +108,15 @@ def lds_bytes(body: list[str], kind: str) -> int:
     return total
 
 
+def interior_step(case: Case):
+    """The generic step of the case's tree."""
+    derivation = case.derivation()
+    (block,) = derivation.op.tree(derivation.tiles).interior()
+    (wave,) = block.interior()
+    (step,) = wave.interior()
+    return step
+
+
 def tile_share(case: Case) -> int:
     """Bytes that a lane writes to LDS for one K and one V tile; where units are few, some lanes have none."""
     tiles, op = case.derivation().tiles, case.derivation().op
@@ -145,6 +154,7 @@ class TestMainLoop:
         mfmas = [line.split()[0] for line in body if line.startswith("v_mfma")]
         assert set(mfmas) == {atom.instruction}
         assert len(mfmas) * atom.flops == 4 * tiles.tile_q * tiles.tile_kv * tiles.d_pad
+        assert len(mfmas) == sum(1 for _ in interior_step(case).children()), "the tree has other atoms than the loop"
 
     @pytest.mark.parametrize("case", LOOPS, ids=str)
     def test_two_barriers_and_no_scratch(self, case):
