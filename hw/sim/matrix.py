@@ -133,15 +133,44 @@ def decode_matrix(ins: Instruction, ctx: Context) -> Op | None:
         raise UnknownInstruction(name, ins.line, ctx.target, "sparse matrix instructions")
     if not name.startswith("v_mfma"):
         return None
-    if name.startswith("v_mfma_scale") or "neg_lo" in ins.modifiers or len(ins.operands) > 4:
-        raise UnknownInstruction(name, ins.line, ctx.target, "scaled matrix instructions")
+    scaled = name.startswith("v_mfma_scale")
+    if "neg_lo" in ins.modifiers or len(ins.operands) != (6 if scaled else 4):
+        raise UnknownInstruction(name, ins.line, ctx.target, f"{len(ins.operands)} operands")
     atom = atom_of(ins, ctx.target)
-    target, a, b, c = (ctx.operand(t, ins) for t in ins.operands)
+    target, a, b, c, *scales = (ctx.operand(t, ins) for t in ins.operands)
     product, fragments = _product(atom, a, b, ctx.target)
+    if scaled:
+        product = _scaled(product, scales, ins, ctx)
     count = atom.elements_c
     flush = _flushes(atom, ctx.target)
     run = _accumulate(atom, product, target, c, count, flush)
-    return make_op(ins, run, "mfma", [a, b, c], [target], whole=True, clocks=atom.cycles, fragments=fragments)
+    return make_op(ins, run, "mfma", [a, b, c, *scales], [target], whole=True, clocks=atom.cycles, fragments=fragments)
+
+
+def _scaled(
+    product: Callable[[Group], Array], scales: list[Operand], ins: Instruction, ctx: Context
+) -> Callable[[Group], Array]:
+    """The product times 2**(scale - 127) of A and of B, byte 0 of the scale operands; 255 is NaN.
+
+    Sources disagree on which k a lane's scale covers, so a wave whose lanes differ is refused, and so is another byte.
+    """
+    if any(word in ins.modifiers for word in ("op_sel", "op_sel_hi")):
+        raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "scales of another byte than the first")
+
+    def factor(g: Group, operand: Operand) -> Array:
+        if operand.kind != "v":
+            codes = np.full((g.n, 1), bits_of(operand, 32, False) & 0xFF)
+        else:
+            codes = g.V[operand.row] & np.uint32(0xFF)
+            if (codes != codes[:, :1]).any():
+                raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, "scales that differ between lanes")
+        return np.where(codes[:, 0] == 255, np.nan, np.exp2(codes[:, 0].astype(np.float64) - 127))
+
+    def run(g: Group) -> Array:
+        both = factor(g, scales[0]) * factor(g, scales[1])
+        return (product(g) * both[:, None, None]).astype(np.float32)
+
+    return run
 
 
 def _flushes(atom: MFMAAtom, target: str) -> bool:

@@ -31,8 +31,6 @@ FORMATS = {"fp8_e4m3fn": 0, "bf8_e5m2": 1, "fp6_e2m3": 2, "bf6_e3m2": 3, "fp4_e2
 def cases():
     for row in ROWS:
         kind = row["dtype_in"]
-        if "scale" in row["instruction"]:
-            continue
         either = kind.split("|")
         pairs = [tuple(kind.split("*"))] if "*" in kind else [(a, b) for a in either for b in either]
         for a, b in pairs:
@@ -60,8 +58,12 @@ def registers(values, kind, bits):
     return np.packbits(stream, axis=1, bitorder="little").view(np.uint32)
 
 
-def program(gfx, mnemonic, counts, modifiers="", constant=None):
-    """Load A, B and C of every lane, run the instruction, store D."""
+#: E8M0 codes of 1.0, for A and for B.
+ONES = (127, 127)
+
+
+def program(gfx, mnemonic, counts, modifiers="", constant=None, scales=ONES):
+    """Load A, B and C of every lane, run the instruction, store D; v2 and v3 hold the scales of A and B."""
     words_a, words_b, words_c = counts
     first_b, first_c = 8 + words_a + words_a % 2, 8 + words_a + words_a % 2 + words_b + words_b % 2
     span = lambda kind, start, n: f"{kind}[{start}:{start + n - 1}]" if n > 1 else f"{kind}{start}"  # noqa: E731
@@ -73,6 +75,7 @@ def program(gfx, mnemonic, counts, modifiers="", constant=None):
             f"global_load_dword v{first + r}, v1, s[{8 + 2 * n}:{9 + 2 * n}] offset:{4 * r}" for r in range(words)
         ]
     lines.append("s_waitcnt vmcnt(0)")
+    lines += [f"v_mov_b32_e32 v2, {scales[0]}", f"v_mov_b32_e32 v3, {scales[1]}"]
     if acc:
         lines += [f"v_accvgpr_write_b32 a{r}, v{first_c + r}" for r in range(words_c)]
     registers_c = span("a", 0, words_c) if acc else span("v", first_c, words_c)
@@ -86,7 +89,7 @@ def program(gfx, mnemonic, counts, modifiers="", constant=None):
     return kernel_text(gfx, "\n".join(lines), 4)
 
 
-def simulate(row, kind_a, kind_b, draw, constant=None):
+def simulate(row, kind_a, kind_b, draw, constant=None, scales=ONES):
     """Random operands through the instruction: (D of the simulator, A, B, C), as matrices [block, ., .]."""
     m, n, k, blocks = (int(row[x]) for x in ("M", "N", "K", "blocks"))
     acc = row["dtype_acc"]
@@ -108,9 +111,10 @@ def simulate(row, kind_a, kind_b, draw, constant=None):
     out = np.zeros_like(words_c)
     name, codes = row["instruction"].split()[0], ""
     if name.endswith("f8f6f4"):
-        codes = f" cbsz:{FORMATS[kind_a]} blgp:{FORMATS[kind_b]}"
+        operands = ", v2, v3" if "scale" in name else ""
+        codes = f"{operands} cbsz:{FORMATS[kind_a]} blgp:{FORMATS[kind_b]}"
     counts = (sides[0][0].shape[1], sides[1][0].shape[1], words_c.shape[1])
-    text = program(row["gfx"], name, counts, codes, constant)
+    text = program(row["gfx"], name, counts, codes, constant, scales)
     result = run(parse_text(text), [sides[0][0], sides[1][0], words_c, Out(out)], 1)
     assert result.ok, str(result)
     got, addend = np.zeros((blocks, m, n), dtype), np.zeros((blocks, m, n), dtype)
@@ -194,9 +198,20 @@ def test_a_wrong_fragment_map_shows():
     [
         "v_mfma_f32_4x4x1_16b_f32 v[0:3], v4, v5, 0 cbsz:1",
         "v_mfma_f32_16x16x4_f32 v[0:3], v4, v5, 0 blgp:1",
-        "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3], v20, v21",
+        "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3], v0, v0 op_sel:[1,0,0]",
+        "v_mfma_scale_f32_16x16x128_f8f6f4 v[4:7], v[8:15], v[16:23], 0, v0, v0",
     ],
 )
 def test_broadcasts_and_scales_are_refused(text):
     with pytest.raises(UnknownInstruction):
         run(parse_text(kernel_text("gfx950", text, 1)), [np.zeros(4)], 1)
+
+
+def test_scales_multiply_by_powers_of_two():
+    """A scale of 129 is 4, of 124 is 1/8; 255 is NaN."""
+    row = next(r for r in ROWS if r["instruction"].startswith("v_mfma_scale_f32_32x32x64"))
+    kind = row["dtype_in"].split("|")[0]
+    got, a, b, c = simulate(row, kind, kind, small, scales=(129, 124))
+    assert (got == np.einsum("xik,xjk->xij", a, b) / 2 + c).all()
+    got, *_ = simulate(row, kind, kind, small, scales=(255, 127))
+    assert np.isnan(got).all()
