@@ -1,8 +1,10 @@
-"""Emitted attention kernels for tests: derived, compiled once each in child processes, simulated on demand."""
+"""Emitted attention kernels for tests: derived, compiled once in a child process, simulated on demand.
+
+The workers of a parallel run compile side by side.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -20,8 +22,6 @@ from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
 
 TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
-#: Child compilers that run side by side.
-COMPILERS = 2
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,6 @@ class Case:
 def compiled(case: Case) -> Compiled:
     derivation = case.derivation()
     return compile_source(emit_source(derivation), derivation.hw.gfx)
-
-
-def compile_all(cases: list[Case]) -> None:
-    """Fills the cache, several compilers at a time."""
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        list(pool.map(compiled, cases))
 
 
 def stored(values: Any, dtype: str) -> Any:

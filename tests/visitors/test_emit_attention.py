@@ -15,7 +15,7 @@ from closedform.visitors.compile import missing_dependency
 from closedform.visitors.emit import emit_source, kernel_name
 from closedform.visitors.feasibility import derive
 
-from .attention_kernels import TARGETS, Case, compile_all, compiled
+from .attention_kernels import TARGETS, Case, compiled
 
 needs_compiler = pytest.mark.skipif(missing_dependency() is not None, reason=str(missing_dependency()))
 GOLDEN = [
@@ -129,11 +129,6 @@ def tile_share(case: Case) -> int:
 @needs_compiler
 @pytest.mark.compile
 class TestMainLoop:
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def kernels(cls):
-        compile_all([*LOOPS, Case("mi300x", "f16", 128, "lds")])
-
     @pytest.mark.parametrize("case", LOOPS, ids=str)
     def test_lds_writes_are_those_of_k_and_v(self, case):
         """No exponential goes through LDS: a lane writes its share of one K and one V tile, and nothing else."""

@@ -4,7 +4,7 @@ import pytest
 
 from closedform.visitors.compile import missing_dependency
 
-from .attention_kernels import TARGETS, Case, compile_all, compiled
+from .attention_kernels import TARGETS, Case, compiled
 
 pytestmark = [
     pytest.mark.compile,
@@ -16,11 +16,6 @@ SLACK = 1.25
 MATRIX = [Case(hw, dtype, d) for hw in TARGETS for dtype in ("f32", "f16", "bf16") for d in (32, 64, 96, 128, 192, 256)]
 #: The default command: one long sequence, one head.
 ONE_HEAD = [Case(hw, dtype, 128, L=16384, heads=1) for hw in TARGETS for dtype in ("f32", "f16", "bf16")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels():
-    compile_all(MATRIX + ONE_HEAD)
 
 
 def keeps(case: Case) -> None:

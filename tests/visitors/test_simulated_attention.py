@@ -5,7 +5,7 @@ import pytest
 
 from closedform.visitors.compile import missing_dependency
 
-from .attention_kernels import TARGETS, Case, compile_all, simulate
+from .attention_kernels import TARGETS, Case, simulate
 
 pytestmark = [
     pytest.mark.compile,
@@ -31,11 +31,6 @@ PAIRS = [
     Case("mi355x", "bf16", 128),
     Case("mi300x", "bf16", 72, fixed=(("atom", "16x16"), ("tile_q", 16))),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels():
-    compile_all(PAIRS)
 
 
 def agrees(case: Case, L_q: int, L_kv: int, record=None, **options) -> None:
