@@ -437,8 +437,6 @@ def check(q, k, v, out):
     """ValueError unless the four tensors describe one attention problem of this kernel."""
     if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
         raise ValueError(f"q, k, v and out must be 4-D {TORCH_DTYPE} tensors [batch, heads, L, d]")
-    if any(t.device != q.device for t in (k, v, out)) or not q.is_cuda:
-        raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
     batch, heads, L_q, d = q.shape
     if d != HEAD_DIM:
         raise ValueError(f"head dim {d}: this kernel is built for {HEAD_DIM}")
@@ -448,6 +446,8 @@ def check(q, k, v, out):
         raise ValueError(f"batch and heads must be 1 to {GRID_LIMIT} and lengths at least 1: q {q.shape}, k {k.shape}")
     if max(L_q, k.shape[2]) > LENGTH_LIMIT:
         raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
+    if any(t.device != q.device for t in (k, v, out)) or not q.is_cuda:
+        raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
 
 
 def loadable(tensor):
