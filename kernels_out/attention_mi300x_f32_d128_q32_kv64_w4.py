@@ -4,7 +4,7 @@
     types       f32 in and out, f32 accumulation
     target      mi300x (gfx942), atom v_mfma_f32_32x32x2_f32
     tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 334 of 512 a lane
+    registers   at most 335 of 512 a lane
     LDS         65536 of 65536 bytes
     grid        128 x 1 x 1 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch

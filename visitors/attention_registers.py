@@ -18,7 +18,7 @@ __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
 #: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what
 #: the binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
-ADDRESSES = 20
+ADDRESSES = 21
 #: Registers of LDS reads under way where the budget leaves room, by bytes of an element: twelve 16-byte reads, fourteen
 #: of f32, whose reads feed twice as many MFMAs; three at the least.
 FRAGMENTS = {2: 48, 4: 56}

@@ -17,7 +17,7 @@ __all__ = ["GemmShape", "OperandShape"]
 #: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
 #: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
 #: elements are long, so that half of a step's reads more is under way.
-OVERHEAD = 8
+OVERHEAD = 9
 OVERHEAD_WIDE = 3
 OVERHEAD_BYTES = 12
 OVERHEAD_NARROW = 12

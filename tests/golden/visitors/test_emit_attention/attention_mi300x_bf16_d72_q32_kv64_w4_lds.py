@@ -4,7 +4,7 @@
     types       bf16 in and out, f32 accumulation
     target      mi300x (gfx942), atom v_mfma_f32_32x32x8_bf16
     tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 319 of 512 a lane
+    registers   at most 322 of 512 a lane
     LDS         40960 of 65536 bytes
     grid        32 x 32 x 1 workgroups, 4 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch

@@ -4,7 +4,7 @@
     types       bf16 in and out, f32 accumulation
     target      mi355x (gfx950), atom v_mfma_f32_16x16x32_bf16
     tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 223 of 256 a lane
+    registers   at most 224 of 256 a lane
     LDS         16384 of 163840 bytes
     grid        32 x 32 x 1 workgroups, 2 round(s) on 256 CUs
     emitted by  closedform; needs flydsl and torch
