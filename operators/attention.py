@@ -18,7 +18,7 @@ from closedform.hw.errors import BadInput, near_names
 
 from .chain_layout import ChainLayout
 from .level import Level
-from .node import Node, check_extent
+from .node import AtomNode, Node, check_extent
 from .policy import Pad
 from .view import View, Window
 
@@ -283,7 +283,7 @@ class AttentionStep(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreAtom(Node):
+class ScoreAtom(AtomNode):
     """One MFMA of S^T: C tile (key_tile, query_tile), part `part` of the 16-byte accesses number `d_step`."""
 
     op: Attention
@@ -293,7 +293,6 @@ class ScoreAtom(Node):
     d_step: int
     part: int
 
-    level: ClassVar[Level] = Level.ATOM
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
 
     @property
@@ -302,15 +301,9 @@ class ScoreAtom(Node):
         m = self.tiles.atom.m
         return {"S": View(Window(self.key_tile * m, m, m), Window(self.query_tile * m, m, m))}
 
-    def children(self) -> Iterator[Node]:
-        return iter(())
-
-    def interior(self) -> tuple[Node, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
-class ValueAtom(Node):
+class ValueAtom(AtomNode):
     """One MFMA of O^T: C tile (dv_tile, query_tile), fed by ea P registers from `register` on."""
 
     op: Attention
@@ -319,7 +312,6 @@ class ValueAtom(Node):
     query_tile: int
     register: int
 
-    level: ClassVar[Level] = Level.ATOM
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
 
     @property
@@ -327,12 +319,6 @@ class ValueAtom(Node):
         """The C tile, in rows of V^T as stored and queries of the wave; which keys it sums is scattered."""
         m = self.tiles.atom.m
         return {"O": View(Window(self.dv_tile * m, m, m), Window(self.query_tile * m, m, m))}
-
-    def children(self) -> Iterator[Node]:
-        return iter(())
-
-    def interior(self) -> tuple[Node, ...]:
-        return ()
 
 
 def _views(op: Attention, tiles: AttentionTiles | None, rows: Window, keys: Window) -> Mapping[str, View]:

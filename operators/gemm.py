@@ -15,7 +15,7 @@ from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
 from .level import Level
-from .node import Node, check_extent
+from .node import AtomNode, Node, check_extent
 from .policy import Pad
 from .view import View, Window
 
@@ -294,7 +294,7 @@ class GemmWave(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class GemmAtom(Node):
+class GemmAtom(AtomNode):
     """One MFMA."""
 
     op: Gemm
@@ -304,18 +304,11 @@ class GemmAtom(Node):
     cols: Window
     ks: Window
 
-    level: ClassVar[Level] = Level.ATOM
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
 
     @property
     def views(self) -> Mapping[str, View]:
         return _views(self.rows, self.cols, self.ks)
-
-    def children(self) -> Iterator[Node]:
-        return iter(())
-
-    def interior(self) -> tuple[Node, ...]:
-        return ()
 
 
 def _views(rows: Window, cols: Window, ks: Window) -> Mapping[str, View]:

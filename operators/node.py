@@ -12,7 +12,7 @@ from .level import Level
 from .policy import Pad
 from .view import View
 
-__all__ = ["Node", "check_extent"]
+__all__ = ["AtomNode", "Node", "check_extent"]
 
 
 class Node(ABC):
@@ -47,6 +47,20 @@ class Node(ABC):
         if self.tiles is None:
             raise BadInput(f"{type(self).__name__} is open: its tiles have not been derived yet")
         return self.tiles
+
+
+class AtomNode(Node):
+    """One MFMA: the leaf of a tree."""
+
+    __slots__ = ()
+
+    level: ClassVar[Level] = Level.ATOM
+
+    def children(self) -> Iterator[Node]:
+        return iter(())
+
+    def interior(self) -> tuple[Node, ...]:
+        return ()
 
 
 def check_extent(name: str, value: object, most: int | None = None) -> None:

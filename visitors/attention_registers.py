@@ -122,6 +122,11 @@ class StepShape:
         )
         return tuple(item for item in items if item.registers)
 
+    @property
+    def live(self) -> int:
+        """Registers of all items."""
+        return sum(item.registers for item in self.items())
+
 
 def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int) -> tuple[int, int, int, int]:
     """(registers as the metadata counts them, arch, acc, budget) that the binary must stay within.
@@ -130,9 +135,8 @@ def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int)
     the aimed-at occupancy and fills what is left of them with reads under way.
     """
     budget = register_budget(hw, per_simd)
-    q, s, p, o, k, v, offsets = shape.counts()
-    live = q + s + p + o + k + v + offsets + 2 * shape.query_tiles + ADDRESSES + shape.pairs + shape.fragments
-    live += allowance(hw, shape, live)
+    _, s, _, o, *_ = shape.counts()
+    live = shape.live + allowance(hw, shape, shape.live)
     limit = budget.total if hw.vgpr_unified else budget.arch
     registers = min(live, limit)
     arch = min(registers, budget.arch)
@@ -152,7 +156,7 @@ def predicted_resources(hw: HardwareDescriptor, shape: StepShape, lds_bytes: int
     """The promise for the binary, with the live set that it consists of."""
     registers, arch, acc, limit = predicted_registers(hw, shape, per_simd)
     items = shape.items()
-    extra = allowance(hw, shape, sum(item.registers for item in items))
+    extra = allowance(hw, shape, shape.live)
     if extra:
         items += (
             RegisterItem("allowance", extra, "any", "for kernels unlike those that the counts were held against"),

@@ -25,7 +25,7 @@ from . import emit_attention_block as block_text
 from . import emit_attention_wave as wave_text
 from .derivation import Derivation
 from .emit_host import host
-from .emit_text import constants, docstring, join, piece
+from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .visitor import Visitor
 
 __all__ = ["AttentionEmit"]
@@ -48,11 +48,6 @@ from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
 from flydsl.expr import gpu, rocdl
 from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
-"""
-
-_CEIL_DIV = """
-def ceil_div(a, b):
-    return -(-a // b)
 """
 
 
@@ -101,7 +96,7 @@ class AttentionEmit(Visitor):
                 self._header(),
                 piece(_IMPORTS),
                 self._constants(),
-                piece(_CEIL_DIV),
+                piece(CEIL_DIV),
                 self.visit(node.interior()[0]),
                 wave_text.kernel(),
                 host(op.L_q, op.L_kv, op.heads, op.batch),

@@ -13,7 +13,7 @@ from . import emit_gemm_host as host_text
 from . import emit_gemm_loop as loop_text
 from . import emit_gemm_operand as operand_text
 from .derivation import Derivation
-from .emit_text import constants, docstring, join, piece
+from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .gemm_shape import GemmShape
 from .visitor import Visitor
 
@@ -64,11 +64,6 @@ from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
 """
 
-_CEIL_DIV = """
-def ceil_div(a, b):
-    return -(-a // b)
-"""
-
 
 class GemmEmit(Visitor):
     """Writes one kernel file; every method returns the text of its level.
@@ -90,7 +85,7 @@ class GemmEmit(Visitor):
                 self._gemm_header(),
                 piece(_IMPORTS),
                 self._gemm_constants(),
-                piece(_CEIL_DIV),
+                piece(CEIL_DIV),
                 host_text.place(tiles.xcds),
                 self.visit(node.interior()[0]),
                 loop_text.kernel(extra),

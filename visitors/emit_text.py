@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from textwrap import dedent, wrap
 from typing import Any
 
-__all__ = ["constants", "docstring", "join", "piece"]
+__all__ = ["CEIL_DIV", "constants", "docstring", "join", "piece"]
 
 LINE = 118
+
+#: A helper of every kernel file.
+CEIL_DIV = """
+def ceil_div(a, b):
+    return -(-a // b)
+"""
 
 
 def piece(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .files import seed_option
 from .options import (
     attention_from,
     attention_options,
@@ -29,9 +30,6 @@ level_option = click.option(
     show_default=True,
     metavar="device|block|wave|atom",
     help="Where the tree is executed; atom works on 64 lanes x registers through the fragment maps.",
-)
-seed_option = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the random inputs."
 )
 
 

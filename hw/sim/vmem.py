@@ -149,23 +149,23 @@ def _load(
     flat: bool,
 ) -> Op:
     def load(g: Group) -> None:
-        where, mask, words = address(g)
-        m = g.machine
-        m.check_alignment(g, ins, where, mask, min(size, 4))
-        values = _loaded(g, ins, where, mask, words, size)
-        m.count_global(g, ins, where, mask, size, False)
+        values = _loaded(g, ins, address, size)
         fill_registers(g, data.row, values, how)
         issue_vm(g, rows, flat)
 
     return make_op(ins, load, "vmem", reads, (), extra_writes=frozenset(rows))
 
 
-def _loaded(g: Group, ins: Instruction, where: Array, mask: Array, words: Array | None, size: int) -> Array:
-    """Bytes of a load, word by word where a range ends inside of it."""
-    values = g.machine.memory.load(g, ins, where, mask, size)
+def _loaded(g: Group, ins: Instruction, address: Address, size: int) -> Array:
+    """Bytes of a load, checked and counted; word by word where a range ends inside of it."""
+    where, mask, words = address(g)
+    m = g.machine
+    m.check_alignment(g, ins, where, mask, min(size, 4))
+    values = m.memory.load(g, ins, where, mask, size)
     if words is not None:
         for k in range(size // 4):
-            values[..., 4 * k : 4 * k + 4] |= g.machine.memory.load(g, ins, where + 4 * k, words > k, 4)
+            values[..., 4 * k : 4 * k + 4] |= m.memory.load(g, ins, where + 4 * k, words > k, 4)
+    m.count_global(g, ins, where, mask, size, False)
     return values
 
 
@@ -270,11 +270,8 @@ def _load_to_lds(ins: Instruction, ctx: Context, address: Address, reads: list[O
     limit = np.uint32(0x3FFFF if ctx.target == "gfx950" else 0xFFFF)
 
     def load(g: Group) -> None:
-        where, mask, words = address(g)
         m = g.machine
-        m.check_alignment(g, ins, where, mask, min(size, 4))
-        values = _loaded(g, ins, where, mask, words, size)
-        m.count_global(g, ins, where, mask, size, False)
+        values = _loaded(g, ins, address, size)
         if size < 4:
             values = np.concatenate([values, np.zeros((*values.shape[:2], 4 - size), np.uint8)], axis=2)
         target = (g.S[M0] & limit).astype(np.int64)[:, None] + offset + lanes
