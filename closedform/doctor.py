@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from importlib import metadata, util
+from importlib import util
 from typing import Any
 
 from .hw import catalogue
@@ -30,27 +30,20 @@ def targets() -> dict[str, str]:
 
 def diagnose(compile_targets: bool = True) -> dict[str, Any]:
     """The state as JSON; `targets` is null per target where it was not tried."""
-    from .visitors.compile import missing_dependency
+    from .visitors.compile import installed_version, missing_dependency
 
     missing = missing_dependency()
     tried = compile_targets and missing is None
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
         "torch_rocm": _torch_rocm(),
         "tools": {name: _which(candidates) for name, candidates in _TOOLS.items()},
         "missing": missing,
         "targets": {gfx: _compiles(gfx, part) if tried else None for gfx, part in targets().items()},
         "device": _device(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _torch_rocm() -> str | None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .hw.errors import BadInput, ClosedformError, InfeasibleError, MissingDependency
+from .writing import write_together
 
 if TYPE_CHECKING:
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
 
-__all__ = ["MANIFEST_VERSION", "Emission", "PromiseBroken", "broken_promises", "emit_to", "manifest_of"]
+__all__ = [
+    "MANIFEST_VERSION",
+    "Emission",
+    "PromiseBroken",
+    "broken_promises",
+    "emit_to",
+    "manifest_of",
+    "require_promises",
+]
 
 #: Raised when a key of the manifest changes its meaning or goes.
 MANIFEST_VERSION = 1
@@ -75,15 +81,15 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
     name = kernel_name(derivation)
     source = emit_source(derivation)
     compiled, reason = _compiled(source, derivation, required=isa or bool(compile), skipped=compile is False)
-    if compiled is not None and (broken := broken_promises(derivation, compiled)):
-        raise PromiseBroken(f"{name} breaks its derivation: {'; '.join(broken)}; this is a bug in closedform")
+    if compiled is not None:
+        require_promises(derivation, compiled)
     resources = _resources(derivation, compiled, reason)
     described = manifest_of(derivation, name, resources)
     manifest = json.dumps(described, indent=2, sort_keys=True, allow_nan=False)
     files = {f"{name}.py": source, f"{name}.json": manifest + "\n"}
     if isa and compiled is not None:
         files[f"{name}.s"] = compiled.isa
-    _write_together(out, files, stale=() if isa else (f"{name}.s",))
+    _write_set(out, files, stale=() if isa else (f"{name}.s",))
     return Emission(
         kernel=out / f"{name}.py",
         manifest=out / f"{name}.json",
@@ -126,6 +132,15 @@ def broken_promises(derivation: Derivation, compiled: Compiled) -> list[str]:
     return broken
 
 
+def require_promises(derivation: Derivation, compiled: Compiled) -> None:
+    """Raises PromiseBroken where the binary needs more than the prediction."""
+    from .visitors.emit import kernel_name
+
+    if broken := broken_promises(derivation, compiled):
+        name = kernel_name(derivation)
+        raise PromiseBroken(f"{name} breaks its derivation: {'; '.join(broken)}; this is a bug in closedform")
+
+
 def _resources(derivation: Derivation, compiled: Compiled | None, reason: str | None) -> dict[str, Any]:
     predicted = None if derivation.resources is None else asdict(derivation.resources)
     measured = None
@@ -152,6 +167,8 @@ def _resources(derivation: Derivation, compiled: Compiled | None, reason: str | 
 
 def manifest_of(derivation: Derivation, name: str, resources: dict[str, Any]) -> dict[str, Any]:
     """The manifest: the same inputs and versions give the same bytes; it holds no time and no path."""
+    from .visitors.compile import installed_version
+
     derived = derivation.to_json()
     return {
         "manifest_version": MANIFEST_VERSION,
@@ -167,17 +184,8 @@ def manifest_of(derivation: Derivation, name: str, resources: dict[str, Any]) ->
         "occupancy": derived["occupancy"],
         "notes": derived["notes"],
         "resources": resources,
-        "versions": {"closedform": __version__, "flydsl": _installed_version("flydsl")},
+        "versions": {"closedform": __version__, "flydsl": installed_version("flydsl")},
     }
-
-
-def _installed_version(package: str) -> str | None:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _require_writable(out: Path) -> None:
@@ -191,43 +199,13 @@ def _require_writable(out: Path) -> None:
         raise BadInput(f"cannot write to {out}: no permission in {existing}; choose another folder with --out")
 
 
-def _write_together(out: Path, files: dict[str, str], stale: tuple[str, ...]) -> None:
-    """Write each file under a temporary name in `out`, then rename all of them under the folder's lock.
-
-    `stale` are files of an earlier emission that no longer belong to the set: they are removed with the renames.
-    """
-    token = f".{os.getpid()}-{secrets.token_hex(4)}.tmp"
+def _write_set(out: Path, files: dict[str, str], stale: tuple[str, ...]) -> None:
+    """Write kernel, manifest and assembly as one set; BadInput where that is not possible."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in files:
             if (out / name).is_dir():
                 raise BadInput(f"cannot write {out / name}: a folder of that name is in the way")
-        try:
-            for name, text in files.items():
-                (out / f".{name}{token}").write_bytes(text.encode())
-            with _locked(out):
-                for name in files:
-                    (out / f".{name}{token}").replace(out / name)
-                for name in stale:
-                    (out / name).unlink(missing_ok=True)
-        finally:
-            for name in files:
-                (out / f".{name}{token}").unlink(missing_ok=True)
+        write_together(out, {name: text.encode() for name, text in files.items()}, stale)
     except OSError as error:
         raise BadInput(f"cannot write to {out}: {error.strerror}; choose another with --out") from error
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against other emissions, so that kernel, manifest and assembly stay one set."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: the renames are atomic one by one
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ import numpy as np
 
 from .hw.errors import BadInput, near_names
 from .hw.sim import AssemblyError, Out, flydsl_args
+from .writing import write_together
 
 if TYPE_CHECKING:
     from .hw.sim import Kernel
@@ -169,16 +168,10 @@ def _listed(words: list[str]) -> str:
 
 
 def write_array(path: Path, array: Array) -> None:
-    """The array as .npy: under another name first, then renamed. Raises BadInput where that is not possible."""
+    """The array as .npy, whole or not at all. Raises BadInput where that is not possible."""
     data = io.BytesIO()
     np.save(data, array)
-    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(data.getvalue())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_together(path.parent, {path.name: data.getvalue()})
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}; choose another folder with --save") from error

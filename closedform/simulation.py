@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emission import PromiseBroken, broken_promises
+from .emission import require_promises
 from .hw.errors import BadInput
 from .hw.sim import Out, flydsl_args, parse_file, run
 from .kernel_arguments import argument, bound_arguments, write_array
@@ -97,8 +97,7 @@ def compiled_kernel(derivation: Derivation) -> Compiled:
     from .visitors.emit import emit_source
 
     compiled = compile_source(emit_source(derivation), derivation.hw.gfx)
-    if broken := broken_promises(derivation, compiled):
-        raise PromiseBroken(f"{compiled.kernel_name}: {'; '.join(broken)}; this is a bug in closedform")
+    require_promises(derivation, compiled)
     return compiled
 
 

@@ -6,6 +6,7 @@ assembly text, which carries the kernel descriptor and the resource metadata.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from closedform.hw.errors import ClosedformError, MissingDependency
 
-__all__ = ["CompileError", "Compiled", "compile_source", "missing_dependency", "parse_isa"]
+__all__ = ["CompileError", "Compiled", "compile_source", "installed_version", "missing_dependency", "parse_isa"]
 
 #: Seconds until a compilation counts as stuck.
 TIMEOUT_S = 300.0
@@ -47,6 +48,14 @@ class Compiled:
     lds_bytes: int
     scratch_bytes: int
     threads: int
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, read without importing it; None where it is absent."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def missing_dependency() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    stack,
 )
 from .output import notice, print_json
 
@@ -40,28 +40,24 @@ def emit() -> None:
     """
 
 
-def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where files go and whether they are compiled."""
-    options = (
-        click.option(
-            "--out",
-            type=click.Path(path_type=Path),
-            default=Path("kernels_out"),
-            show_default=True,
-            metavar="DIR",
-            help="Folder for the files; made where missing.",
-        ),
-        click.option("--isa", is_flag=True, help="Write the assembly of the compiled kernel too."),
-        click.option(
-            "--compile/--no-compile",
-            "compile_",
-            default=None,
-            help="Compile for the target, or not; left out: compile where FlyDSL and torch are installed.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: Where files go and whether they are compiled.
+file_options = stack(
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        default=Path("kernels_out"),
+        show_default=True,
+        metavar="DIR",
+        help="Folder for the files; made where missing.",
+    ),
+    click.option("--isa", is_flag=True, help="Write the assembly of the compiled kernel too."),
+    click.option(
+        "--compile/--no-compile",
+        "compile_",
+        default=None,
+        help="Compile for the target, or not; left out: compile where FlyDSL and torch are installed.",
+    ),
+)
 
 
 @emit.command()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .options import json_option
+from .options import json_option, stack
 
 __all__ = ["FileGroup", "Triple", "blocks_option", "file_options", "seed_option"]
 
@@ -60,7 +60,8 @@ def blocks_option(default: int | None) -> Callable[[F], F]:
     )
 
 
-_FILE_OPTIONS = (
+#: FILE and the options of a launch.
+file_options = stack(
     click.argument("file", metavar="FILE", type=click.Path(path_type=Path)),
     click.option("--kernel", metavar="NAME", help="Which kernel, where the file has several."),
     click.option("--grid", type=Triple(), metavar="X,Y,Z", help="Workgroups along x, y and z."),
@@ -82,10 +83,3 @@ _FILE_OPTIONS = (
     seed_option,
     json_option,
 )
-
-
-def file_options(command: F) -> F:
-    """FILE and the options of a launch, in the order in which --help lists them."""
-    for option in reversed(_FILE_OPTIONS):
-        command = option(command)
-    return command

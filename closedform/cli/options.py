@@ -26,6 +26,7 @@ __all__ = [
     "json_option",
     "override_options",
     "overrides_from",
+    "stack",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FALLBACK_HARDWARE = "mi300x"
 
 
-def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+def stack(*options: Callable[[F], F]) -> Callable[[F], F]:
     """The options in the order in which --help lists them."""
 
     def apply(command: F) -> F:
@@ -47,12 +48,15 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout and nothing else there."
 )
 
-attention_options = _stack(
+_batch_option = click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch.")
+_atom_option = click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one.")
+
+attention_options = stack(
     click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
     click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
-    click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch."),
+    _batch_option,
     click.option(
         "--variant",
         default="chained",
@@ -62,11 +66,11 @@ attention_options = _stack(
     ),
 )
 
-gemm_options = _stack(
+gemm_options = stack(
     click.option("--M", "M", type=int, required=True, metavar="N", help="Rows of A and D."),
     click.option("--N", "N", type=int, required=True, metavar="N", help="Columns of B and D."),
     click.option("--K", "K", type=int, required=True, metavar="N", help="Columns of A, rows of B."),
-    click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch."),
+    _batch_option,
     click.option(
         "--layout",
         default="NN",
@@ -83,8 +87,8 @@ gemm_options = _stack(
     click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
 )
 
-gemm_override_options = _stack(
-    click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
+gemm_override_options = stack(
+    _atom_option,
     *(
         click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=text)
         for name, text in (
@@ -106,7 +110,7 @@ gemm_override_options = _stack(
     click.option("--pinned/--no-pinned", default=None, help="Ask the scheduler to keep the written order."),
 )
 
-common_options = _stack(
+common_options = stack(
     click.option(
         "--hw",
         "hw",
@@ -118,8 +122,8 @@ common_options = _stack(
     json_option,
 )
 
-override_options = _stack(
-    click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
+override_options = stack(
+    _atom_option,
     click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
     click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
+from closedform.writing import write_together
 
 from .configs import configs
 from .constants import COLUMNS, Constants, constants_for
@@ -174,11 +176,13 @@ def write_constants(path: str | Path, result: Calibration, source: str) -> None:
     if not source.strip():
         raise BadInput("constants need a source")
     today = datetime.date.today().isoformat()
-    with Path(path).open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in result.constants.rows:
-            value = f"{result.constants[row.name]:.6g}"
-            writer.writerow(
-                (result.constants.family, result.hw, row.name, value, row.prior, row.spread, row.unit, source, today)
-            )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in result.constants.rows:
+        value = f"{result.constants[row.name]:.6g}"
+        writer.writerow(
+            (result.constants.family, result.hw, row.name, value, row.prior, row.spread, row.unit, source, today)
+        )
+    out = Path(path)
+    write_together(out.parent, {out.name: text.getvalue().encode()})

@@ -13,6 +13,7 @@ from closedform.hw.dtypes import dtype as dtype_named
 from closedform.hw.errors import BadInput
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
+from closedform.operators.node import check_extent
 
 from .answer import Candidate, Prediction, Selection
 from .attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
@@ -20,7 +21,7 @@ from .configs import configs
 from .constants import Constants, constants_for
 from .gemm import gemm_timing
 from .gemm_time import GemmShapes
-from .quantise import utilisation
+from .quantise import rounds, utilisation
 from .select import gemm_selector
 
 __all__ = ["predict_attention", "predict_gemm", "predict_softmax", "select_attention", "select_gemm"]
@@ -30,9 +31,10 @@ UNCALIBRATED_BAND = 1.8
 SOFTMAX_OPS = 5
 
 
-def _band(k: Constants, hw: HardwareDescriptor) -> tuple[float, bool]:
+def _band(k: Constants, hw: HardwareDescriptor) -> tuple[float, str, bool]:
+    """(factor of the error band, GPU of the constants, whether it is this one)."""
     calibrated = k.gpu == hw.name
-    return (k["band"] if calibrated else max(k["band"], UNCALIBRATED_BAND)), calibrated
+    return (k["band"] if calibrated else max(k["band"], UNCALIBRATED_BAND)), k.gpu, calibrated
 
 
 def _notes(k: Constants, calibrated: bool) -> tuple[str, ...]:
@@ -46,8 +48,7 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
     Raises BadInput for a type that is not of the GPU and for a value below 1.
     """
     for name, value in config.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_extent(name, value)
     import numpy as np
 
     out = dtype_named(op.result)
@@ -73,7 +74,7 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
     bound = max(levels, key=lambda name: levels[name])
     if parts["launch"] + parts["prologue_epilogue"] > latency / 2:
         bound = "launch"
-    band, calibrated = _band(k, hw)
+    band, constants_of, calibrated = _band(k, hw)
     flop = 2.0 * op.M * op.N * op.K * op.batch
     grid = int(t.tiles.ravel()[0]) * chosen["split_k"]
     return Prediction(
@@ -91,7 +92,7 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
         config=_public(chosen),
         levels_clk=levels,
         parts_us=parts,
-        constants_of=k.gpu,
+        constants_of=constants_of,
         calibrated=calibrated,
         notes=_notes(k, calibrated),
     )
@@ -116,14 +117,9 @@ def select_gemm(op: Gemm, hw: HardwareDescriptor, count: int = 4) -> Selection:
         found[0],
         tuple(found[1:]),
         len(ranking.configs),
-        *_band_of(selector.constants, hw),
+        *_band(selector.constants, hw),
         explain=lambda: predict_gemm(op, hw, **found[0].config).bound,
     )
-
-
-def _band_of(k: Constants, hw: HardwareDescriptor) -> tuple[float, str, bool]:
-    band, calibrated = _band(k, hw)
-    return band, k.gpu, calibrated
 
 
 def _attention_shape(op: Attention, causal: bool) -> AttentionShape:
@@ -133,8 +129,7 @@ def _attention_shape(op: Attention, causal: bool) -> AttentionShape:
 def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = False, **config: int) -> Prediction:
     """Latency of fused attention with a configuration (tile_q, tile_kv, waves, stages), or the selected one."""
     for name, value in config.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_extent(name, value)
     import numpy as np
 
     k = constants_for(hw, "attention")
@@ -146,7 +141,7 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
     assert t.rounds is not None
     latency = float(t.latency_us[0])
     levels = {name: float(np.ravel(v)[0]) for name, v in t.levels.items()}
-    band, calibrated = _band(k, hw)
+    band, constants_of, calibrated = _band(k, hw)
     flop = 4.0 * op.batch * op.heads * op.L_q * op.L_kv * op.d * (0.5 if causal else 1)
     return Prediction(
         op="attention",
@@ -163,7 +158,7 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
         config={n: int(chosen[n]) for n in ("tile_q", "tile_kv", "waves", "stages")},
         levels_clk=levels,
         parts_us={"launch": k["launch_us"], "main_loop": latency - k["launch_us"]},
-        constants_of=k.gpu,
+        constants_of=constants_of,
         calibrated=calibrated,
         notes=_notes(k, calibrated),
     )
@@ -187,7 +182,7 @@ def select_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = Fa
         found[0],
         tuple(found[1:]),
         len(c),
-        *_band_of(k, hw),
+        *_band(k, hw),
         explain=lambda: predict_attention(op, hw, causal=causal, **found[0].config).bound,
     )
 
@@ -198,8 +193,7 @@ def predict_softmax(rows: int, cols: int, dtype: str, hw: HardwareDescriptor) ->
     Rates are those of the GPU's GEMM constants, so the figure is a derivation and not a fit.
     """
     for name, value in (("rows", rows), ("cols", cols)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_extent(name, value)
     from .gemm import gemm_family
 
     k = constants_for(hw, gemm_family(hw))
@@ -220,7 +214,7 @@ def predict_softmax(rows: int, cols: int, dtype: str, hw: HardwareDescriptor) ->
         low_us=latency / band,
         high_us=latency * band,
         bound=bound,
-        rounds=-(-rows // hw.num_cus),
+        rounds=rounds(rows, hw.num_cus),
         utilisation=utilisation(rows, hw.num_cus),
         tflops=flop / latency / 1e6,
         flop=flop,

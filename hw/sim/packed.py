@@ -88,6 +88,14 @@ def decode_packed(ins: Instruction, ctx: Context, name: str, operands: list[Oper
     return None
 
 
+def _half_modifiers(
+    mods: dict[str, str], n: int
+) -> tuple[tuple[list[bool], list[bool]], tuple[list[bool], list[bool]]]:
+    """(take the upper half, negate) of the n sources, each for the low and for the high half of the result."""
+    select = _flags(mods, "op_sel", n), _flags(mods, "op_sel_hi", n, 1)
+    return select, (_flags(mods, "neg_lo", n), _flags(mods, "neg_hi", n))
+
+
 def _half_reader(operand: Operand, kind: str, ctx: Context, ins: Instruction, high: bool, negate: bool) -> Reader:
     plain = Operand(operand.kind, operand.text, operand.row, operand.count, operand.value)
     read = reader(plain, kind, ctx, ins, high=high)
@@ -101,8 +109,7 @@ def _packed16(
     ins: Instruction, ctx: Context, operands: list[Operand], kind: str, n: int, function: Callable[..., Any]
 ) -> Op:
     mods, sources = ins.modifiers, operands[1:]
-    select = _flags(mods, "op_sel", n), _flags(mods, "op_sel_hi", n, 1)
-    negate = _flags(mods, "neg_lo", n), _flags(mods, "neg_hi", n)
+    select, negate = _half_modifiers(mods, n)
     low, high = (
         [_half_reader(o, kind, ctx, ins, select[half][i], negate[half][i]) for i, o in enumerate(sources)]
         for half in (0, 1)
@@ -157,8 +164,7 @@ def _packed32(
     ins: Instruction, ctx: Context, operands: list[Operand], kind: str, n: int, function: Callable[..., Any]
 ) -> Op:
     mods, sources = ins.modifiers, operands[1:]
-    select = _flags(mods, "op_sel", n), _flags(mods, "op_sel_hi", n, 1)
-    negate = _flags(mods, "neg_lo", n), _flags(mods, "neg_hi", n)
+    select, negate = _half_modifiers(mods, n)
     low, high = (
         [_pair(o, select[half][i], negate[half][i], ctx, ins) for i, o in enumerate(sources)] for half in (0, 1)
     )
