@@ -25,6 +25,15 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"{dtype:>5} {value:9.2e}  {module}::{test}")
 
 
+@pytest.fixture
+def worst(record_property):
+    """Largest error seen per dtype, reported with the test's result."""
+    seen = {}
+    yield seen
+    for dtype, error in sorted(seen.items()):
+        record_property(f"{PREFIX}{dtype}", error)
+
+
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
 

@@ -29,15 +29,6 @@ TOP = settings(
 EXAMPLES = {Level.DEVICE: 40, Level.BLOCK: 40, Level.WAVE: 60, Level.ATOM: 80}
 
 
-@pytest.fixture
-def worst(record_property):
-    """Largest error seen per dtype, reported with the test's result."""
-    seen = {}
-    yield seen
-    for dtype, error in sorted(seen.items()):
-        record_property(f"max_rel_error {dtype}", error)
-
-
 @st.composite
 def problems(draw, longest=300):
     """An operator, tiles that it need not divide by, and a seed."""
@@ -74,9 +65,8 @@ def check(op, tiles, level, inputs, visitor=ComputeVisitor):
     return compare(op, visitor(level).run(op.tree(tiles), **inputs), reference(op, **inputs))
 
 
-@pytest.mark.parametrize("level", list(Level))
-def test_every_level_agrees_with_float64(level, worst):
-    @settings(TOP, max_examples=EXAMPLES[level])
+def every_problem_agrees(level, worst, how_many):
+    @how_many
     @given(problems())
     def agrees(problem):
         op, tiles, seed = problem
@@ -85,20 +75,17 @@ def test_every_level_agrees_with_float64(level, worst):
         assert verdict.ok, verdict
 
     agrees()
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_every_level_agrees_with_float64(level, worst):
+    every_problem_agrees(level, worst, settings(TOP, max_examples=EXAMPLES[level]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", list(Level))
 def test_every_level_agrees_with_float64_at_length(level, worst):
-    @settings(TOP, max_examples=600, derandomize=False)
-    @given(problems())
-    def agrees(problem):
-        op, tiles, seed = problem
-        verdict = check(op, tiles, level, normal(op, seed))
-        worst[op.dtype] = max(worst.get(op.dtype, 0.0), verdict.max_rel_error)
-        assert verdict.ok, verdict
-
-    agrees()
+    every_problem_agrees(level, worst, settings(TOP, max_examples=600, derandomize=False))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -28,15 +28,6 @@ TOP = settings(
 )
 
 
-@pytest.fixture
-def worst(record_property):
-    """Largest error seen per dtype, reported with the test's result."""
-    seen = {}
-    yield seen
-    for dtype, error in sorted(seen.items()):
-        record_property(f"max_rel_error {dtype}", error)
-
-
 @st.composite
 def problems(draw, longest):
     atom = draw(st.sampled_from(list(KINDS.values())))
