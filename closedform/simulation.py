@@ -13,6 +13,7 @@ from .emission import require_promises
 from .hw.errors import BadInput
 from .hw.sim import Out, flydsl_args, parse_file, run
 from .kernel_arguments import argument, bound_arguments, write_array
+from .traffic import attention_flops
 
 if TYPE_CHECKING:
     from .hw.sim import Result
@@ -87,8 +88,7 @@ def _finite(value: float) -> float | None:
 
 def estimated_seconds(op: Attention) -> float:
     """Seconds that simulating every workgroup takes, by the operator's multiply-adds; the order of magnitude."""
-    flops = 4.0 * op.batch * op.heads * op.L_q * op.L_kv * op.d
-    return flops / (_GFLOPS[op.variant] * 1e9)
+    return attention_flops(op) / (_GFLOPS[op.variant] * 1e9)
 
 
 def compiled_kernel(derivation: Derivation) -> Compiled:

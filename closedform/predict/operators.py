@@ -14,6 +14,7 @@ from closedform.hw.errors import BadInput
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
 from closedform.operators.node import check_extent
+from closedform.traffic import attention_flops, fused_bytes
 
 from .answer import Candidate, Prediction, Selection
 from .attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
@@ -142,7 +143,7 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
     latency = float(t.latency_us[0])
     levels = {name: float(np.ravel(v)[0]) for name, v in t.levels.items()}
     band, constants_of, calibrated = _band(k, hw)
-    flop = 4.0 * op.batch * op.heads * op.L_q * op.L_kv * op.d * (0.5 if causal else 1)
+    flop = attention_flops(op) * (0.5 if causal else 1.0)
     return Prediction(
         op="attention",
         hw=hw.name,
@@ -154,7 +155,7 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
         utilisation=utilisation(int(np.ravel(t.workgroups)[0]), hw.num_cus),
         tflops=flop / latency / 1e6,
         flop=flop,
-        hbm_bytes=2.0 * op.batch * op.heads * (op.L_q + op.L_kv) * op.d * op.elem_bytes,
+        hbm_bytes=float(fused_bytes(op)),
         config={n: int(chosen[n]) for n in ("tile_q", "tile_kv", "waves", "stages")},
         levels_clk=levels,
         parts_us={"launch": k["launch_us"], "main_loop": latency - k["launch_us"]},
