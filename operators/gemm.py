@@ -25,6 +25,7 @@ __all__ = [
     "DTYPES",
     "LAYOUTS",
     "OUT_DTYPES",
+    "SPLIT_ALGORITHMS",
     "Gemm",
     "GemmAtom",
     "GemmBlock",
@@ -48,6 +49,7 @@ DTYPES = (
 OUT_DTYPES = ("f64", "f32", "f16", "bf16", "i32", "fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 BIASES = ("none", "row", "column")
+SPLIT_ALGORITHMS = ("workspace", "single")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 
 BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
@@ -141,7 +143,9 @@ class GemmTiles:
 
     Knobs of emitted kernels, by mechanism. LDS: `buffers` tiles in LDS, `direct` loads that bypass the registers.
     Global reads: `read_a`, `read_b` elements of an access, `tail_a`, `tail_b` those of the last tile of k.
-    Stores: `store` elements of an access to D. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets
+    Stores: `store` elements of an access to D. Split: `split_k` workgroups share the sum of a tile over k; by
+    `split_algorithm` a second kernel adds their sums ("workspace") or the last of them does ("single"). `stream_k`
+    persistent workgroups share the tiles of k of all tiles evenly, 0 for none. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets
     that tiles are dealt to. Schedule: `pinned` keeps the emitted order of MFMAs, reads and loads. Occupancy:
     `waves_per_simd` that the register budget aims at.
 
@@ -165,10 +169,16 @@ class GemmTiles:
     xcds: int = 1
     pinned: bool = True
     waves_per_simd: int = 1
+    split_k: int = 1
+    split_algorithm: str = "workspace"
+    stream_k: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n"):
+        for name in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "split_k"):
             check_extent(name, getattr(self, name))
+        if self.split_algorithm not in SPLIT_ALGORITHMS:
+            near = near_names(str(self.split_algorithm), SPLIT_ALGORITHMS)
+            raise BadInput(f"split_algorithm={self.split_algorithm!r} is not offered for gemm: {near}")
         wholes = (
             ("tile_m", self.tile_m, self.wave_m * self.atom.m),
             ("tile_n", self.tile_n, self.wave_n * self.atom.n),
@@ -184,6 +194,16 @@ class GemmTiles:
     def waves(self) -> int:
         """Waves of one workgroup."""
         return self.wave_m * self.wave_n
+
+    @property
+    def splits(self) -> bool:
+        """Whether the sum of a tile over k may come from several workgroups."""
+        return self.split_k > 1 or self.stream_k > 0
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the last workgroup that adds to a tile finishes it, in the same kernel."""
+        return self.stream_k > 0 or (self.split_k > 1 and self.split_algorithm == "single")
 
     @property
     def wave_tile(self) -> tuple[int, int]:

@@ -10,8 +10,11 @@ from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, Gem
 
 from . import emit_gemm_epilogue as epilogue_text
 from . import emit_gemm_host as host_text
+from . import emit_gemm_kernel as kernel_text
+from . import emit_gemm_launch as launch_text
 from . import emit_gemm_loop as loop_text
 from . import emit_gemm_operand as operand_text
+from . import emit_gemm_place as place_text
 from .derivation import Derivation
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .gemm_shape import GemmShape
@@ -57,12 +60,15 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 import torch
 from flydsl._mlir import ir
-from flydsl._mlir.dialects import rocdl as operations
+@llvm@from flydsl._mlir.dialects import rocdl as operations
 from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
 from flydsl.expr import gpu, rocdl
 from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
 """
+
+
+_LLVM = "from flydsl._mlir.dialects import llvm\n"
 
 
 class GemmEmit(Visitor):
@@ -80,16 +86,21 @@ class GemmEmit(Visitor):
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
+        split = (tiles.split_k, tiles.split_algorithm, tiles.stream_k)
         return (
             join(
                 self._gemm_header(),
-                piece(_IMPORTS),
+                piece(_IMPORTS).replace("@llvm@", _LLVM if tiles.arrives else ""),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
-                host_text.place(tiles.xcds),
+                place_text.place(tiles.xcds, tiles.split_k, tiles.stream_k),
                 self.visit(node.interior()[0]),
-                loop_text.kernel(extra),
-                host_text.host(op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation),
+                kernel_text.partials(*split),
+                kernel_text.kernel(extra, *split),
+                launch_text.launch(["A", "B", "D", *extra], *split),
+                host_text.host(
+                    op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation, tiles.splits
+                ),
             )
             + "\n"
         )
@@ -114,20 +125,15 @@ class GemmEmit(Visitor):
 
     def visit_GemmWave(self, node: GemmWave) -> str:
         shape, op, tiles = self.gemm, node.op, node.tiles
-        scaled = {"f64": "x * alpha", "i32": "x" if op.result == "i32" else "x.to(SCALAR) * alpha"}
+        scaled = {"i32": "x" if op.result == "i32" else "x.to(SCALAR) * self.alpha"}
         a, b = shape.operands
         return join(
             self.visit(node.interior()[0]),
             loop_text.split("0" if shape.acc_type == "i32" else "0.0"),
             loop_text.order(tiles.pinned),
             epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
-            loop_text.block_class(
-                a.kind,
-                b.kind,
-                tiles.buffers,
-                tiles.direct,
-                epilogue_text.epilogue(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * alpha")),
-            ),
+            loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct),
+            epilogue_text.output(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * self.alpha")),
         )
 
     def visit_GemmAtom(self, node: GemmAtom) -> str:
@@ -262,6 +268,11 @@ def row_column(row):
                 "XOR of chunk and row",
             ),
             ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "consecutive columns of a lane, of its groups"),
+            (
+                "SPAN_ATOMS, PARTS",
+                f"COLUMN_SPAN // ATOM_MN, A_ATOMS * B_ATOMS * ATOM_MN // COLUMN_SPAN",
+                "atoms of a part of D that is stored at a time",
+            ),
             ("A_STAGED, CARRIED", f"{a.registers_loads}, {shape.carried}", "loads that a thread keeps under way"),
             ("A_READ, B_READ, STORE", f"{tiles.read_a}, {tiles.read_b}, {tiles.store}", "elements of a global access"),
         ]
@@ -270,6 +281,7 @@ def row_column(row):
         rows += [
             ("GROUP_M", tiles.group_m, "rows of tiles that share columns"),
             *([("XCDS", tiles.xcds, "chiplets that tiles are dealt to")] if tiles.xcds > 1 else []),
+            *self._split_constants(),
             ("GRID_X, BATCH_LIMIT", f"{GRID_X}, 65535", "workgroups along x, along z"),
             ("OFFSET_LIMIT", "2**31 - 16", "of byte offsets inside a tile"),
             ("OUT_OF_RANGE", "2**31 - 16", "offset past every extent"),
@@ -280,11 +292,31 @@ def row_column(row):
         return constants(rows)
 
 
+    def _split_constants(self) -> list[tuple[str, Any, str]]:
+        tiles, shape = self.gemm.tiles, self.gemm
+        if not tiles.splits:
+            return []
+        split = (
+            ("STREAM_K", tiles.stream_k, "persistent workgroups")
+            if tiles.stream_k
+            else ("SPLIT_K", tiles.split_k, "parts of the sum over k")
+        )
+        return [
+            split,
+            ("ACC_CHUNKS", shape.layout.acc * shape.acc_bytes // 16, "16-byte chunks of an accumulator"),
+            ("SLOT_BYTES", f"TILE_M * TILE_N * {shape.acc_bytes}", "partial sums of a tile"),
+        ]
+
+
 def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
     """Parts of the file name: layout, tiles, and what else tells a kernel from its neighbours."""
     parts = [op.layout.lower(), f"{tiles.tile_m}x{tiles.tile_n}x{tiles.tile_k}"]
     parts.append(f"w{tiles.wave_m}x{tiles.wave_n}b{tiles.buffers}{'d' if tiles.direct else ''}")
     parts.append(f"a{tiles.read_a}b{tiles.read_b}d{tiles.store}")
+    if tiles.stream_k:
+        parts.append(f"stream{tiles.stream_k}")
+    elif tiles.split_k > 1:
+        parts.append(f"k{tiles.split_k}{tiles.split_algorithm[0]}")
     parts += [op.result] if op.result != op.dtype else []
     parts += ["c"] if op.has_c else []
     parts += [f"bias{op.bias}"] if op.bias != "none" else []

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from .emit_text import join, piece
 
-__all__ = ["conversions", "epilogue"]
+__all__ = ["conversions", "output"]
 
-_EPILOGUE = '''
-    def epilogue(self, @arguments@, M, N, first_m, first_n, batch, alpha, beta, acc):
-        """D of this wave: a lane holds runs of COLUMN_RUN consecutive columns of one row of every atom."""
-        rows, columns = smaller(M - first_m, fx.Int32(TILE_M)), smaller(N - first_n, fx.Int32(TILE_N))
-        D, ld = output_tile(D, batch, first_m, first_n, rows, columns)
+_OUTPUT = '''
+class Output:
+    """The tile of D of a workgroup as one lane holds it: runs of COLUMN_RUN consecutive columns of one row of every atom.
+
+    A part is what a lane holds of one row of atoms and one span of columns: SPAN_ATOMS accumulators in a row.
+    """
+
+    def __init__(self, @arguments@, M, N, first_m, first_n, batch, alpha, beta):
+        thread = fx.Int32(gpu.thread_idx.x)
+        wave = fx.Int32(rocdl.readfirstlane(T.i32, thread // 64))
+        self.lane, self.wave_m, self.wave_n = thread % 64, wave // WAVES_N, wave % WAVES_N
+        self.rows, self.columns = smaller(M - first_m, fx.Int32(TILE_M)), smaller(N - first_n, fx.Int32(TILE_N))
+        self.alpha, self.beta = alpha, beta
+        self.D, self.ld = output_tile(D, batch, first_m, first_n, self.rows, self.columns)
         @tiles@
-        for i in range(A_ATOMS):
-            m = self.wave_m * ATOM_MN + self.lane % ATOM_MN + self.A.row_of(i)
-            values = [acc[i * B_ATOMS + j][e] for j in range(B_ATOMS) for e in range(ACC)]
-            for first in range(0, len(values), STORE):
-                run, inside = first // COLUMN_RUN * (GROUPS * COLUMN_RUN), first % COLUMN_RUN
-                n = run // COLUMN_SPAN * (WAVES_N * COLUMN_SPAN) + run % COLUMN_SPAN + inside
-                n = self.wave_n * COLUMN_SPAN + self.lane // ATOM_MN * COLUMN_RUN + n
-                out = [@scaled@ for x in values[first : first + STORE]]
-                place = (n < columns).select(m * ld + n, fx.Int32(OUT_OF_RANGE // OUT_BYTES)) * OUT_BYTES
-                @finish@
-                store(D, place, out)
+
+    def store(self, acc):
+        """Every part, from accumulators in registers."""
+        for part in range(PARTS):
+            self.store_part(part, acc[part * SPAN_ATOMS : (part + 1) * SPAN_ATOMS])
+
+    def store_part(self, part, acc):
+        row, span = part // (PARTS // A_ATOMS), part % (PARTS // A_ATOMS)
+        m = (row * WAVES_M + self.wave_m) * ATOM_MN + self.lane % ATOM_MN
+        first_n = (span * WAVES_N + self.wave_n) * COLUMN_SPAN + self.lane // ATOM_MN * COLUMN_RUN
+        values = [x[e] for x in acc for e in range(ACC)]
+        for first in range(0, len(values), STORE):
+            n = first_n + (first // COLUMN_RUN * (GROUPS * COLUMN_RUN) + first % COLUMN_RUN)
+            out = [@scaled@ for x in values[first : first + STORE]]
+            place = (n < self.columns).select(m * self.ld + n, fx.Int32(OUT_OF_RANGE // OUT_BYTES)) * OUT_BYTES
+            @finish@
+            store(self.D, place, out)
 '''
 
 _TILE = '''
@@ -40,27 +55,26 @@ def store(target, place, values):
 '''
 
 
-def epilogue(c: bool, bias: str, activation: str, scaled: str) -> str:
-    """The epilogue method. `scaled`: alpha times the accumulator `x`, as an expression."""
+def output(c: bool, bias: str, activation: str, scaled: str) -> str:
+    """The Output class. `scaled`: self.alpha times the accumulator `x`, as an expression."""
     finish, tiles, arguments = [], [], ["D"]
     if c:
         arguments.append("C")
-        tiles.append("C, ld_c = output_tile(C, batch, first_m, first_n, rows, columns)")
+        tiles.append("self.C, self.ld_c = output_tile(C, batch, first_m, first_n, self.rows, self.columns)")
         finish += [
-            "place_c = (n < columns).select(m * ld_c + n, fx.Int32(OUT_OF_RANGE // OUT_BYTES)) * OUT_BYTES",
-            "out = [x + scaled_c(y, beta) for x, y in zip(out, load_out(C, place_c))]",
+            "place_c = (n < self.columns).select(m * self.ld_c + n, fx.Int32(OUT_OF_RANGE // OUT_BYTES)) * OUT_BYTES",
+            "out = [x + scaled_c(y, self.beta) for x, y in zip(out, load_out(self.C, place_c))]",
         ]
     if bias != "none":
         arguments.append("bias")
         first, count = ("first_m", "rows") if bias == "row" else ("first_n", "columns")
-        tiles.append(f"bias = bias_tile(bias, batch, {first}, {count})")
+        tiles.append(f"self.bias = bias_tile(bias, batch, {first}, self.{count})")
         index = "[m] * STORE" if bias == "row" else "[n + e for e in range(STORE)]"
-        finish.append(f"out = [x + bias_at(bias, index) for x, index in zip(out, {index})]")
+        finish.append(f"out = [x + bias_at(self.bias, index) for x, index in zip(out, {index})]")
     if activation != "none":
         finish.append(f"out = [{activation}(x) for x in out]")
-    text = _EPILOGUE.strip("\n")
-    text = text.replace("@arguments@", ", ".join(arguments)).replace("@scaled@", scaled)
-    for name, lines, width in (("tiles", tiles, 8), ("finish", finish, 16)):
+    text = piece(_OUTPUT).replace("@arguments@", ", ".join(arguments)).replace("@scaled@", scaled)
+    for name, lines, width in (("tiles", tiles, 8), ("finish", finish, 12)):
         gap = " " * width
         text = text.replace(f"{gap}@{name}@\n", "".join(f"{gap}{line}\n" for line in lines))
     return text

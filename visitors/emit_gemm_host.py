@@ -1,70 +1,29 @@
-"""Host side of an emitted GEMM: launcher, run(), reference(), main()."""
+"""Host side of an emitted GEMM: run(), reference(), main()."""
 
 from __future__ import annotations
 
 from .emit_text import join, piece
 
-__all__ = ["host", "place"]
-
-_PLACE = '''
-def place(M, N, K):
-    """Tile of this workgroup: (M, K, first row, first column, batch entry); M and K are 0 past the last tile.
-
-    @mapping@
-    """
-    tiles_m, tiles_n = ceil_div(M, TILE_M), ceil_div(N, TILE_N)
-    tile = fx.Int32(gpu.block_idx.y) * GRID_X + fx.Int32(gpu.block_idx.x)
-    active = tile < tiles_m * tiles_n
-    tile = active.select(tile, fx.Int32(0))
-    @remap@
-    group = tile // (tiles_n * GROUP_M)
-    inside = tile - group * (tiles_n * GROUP_M)
-    rows = smaller(tiles_m - group * GROUP_M, fx.Int32(GROUP_M))
-    tile_m, tile_n = group * GROUP_M + inside % rows, inside // rows
-    zero = fx.Int32(0)
-    return active.select(M, zero), active.select(K, zero), tile_m * TILE_M, tile_n * TILE_N, fx.Int64(gpu.block_idx.z)
-'''
-
-_REMAP = """\
-    tiles = tiles_m * tiles_n
-    xcd, turn = tile % XCDS, tile // XCDS
-    tile = xcd * (tiles // XCDS) + smaller(xcd, tiles % XCDS) + turn
-"""
-
-_LAUNCH = '''
-@flyc.jit
-def launch(
-    @tensors@
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
-    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
-):
-    gemm_kernel(@arguments@, M, N, K, alpha, beta, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
-        grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
-    )
-
-
-def grid_of(M, N):
-    """Workgroups along x and y: x alone holds GRID_X of them."""
-    tiles = ceil_div(M, TILE_M) * ceil_div(N, TILE_N)
-    return min(tiles, GRID_X), ceil_div(tiles, GRID_X)
-'''
+__all__ = ["host"]
 
 _RUN = '''
-def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None):
+def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None@workspace@):
     """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
 
     a @shape_a@ and b @shape_b@ of TORCH_DTYPE@more@, each with a leading batch axis or without,
     rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
+    @workspace_is@
     """
     @normal@
     batch, M, N, K = problem(a, b)
     out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device) if out is None else out
     target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device)
     @check@
-    grid = grid_of(M, N)
+    grids = grids_of(M, N, K, batch)
     stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream
     tensors = [raw(t) for t in (@tensors@)]
-    launch(*tensors, M, N, K if alpha else 0, batch, *grid, alpha, beta, fx.Stream(stream))
+    @space@
+    launch(*tensors, M, N, K if alpha else 0, batch, *grids, alpha, beta, fx.Stream(stream))
     return out if target is out else out.copy_(target.view(out.shape))
 
 
@@ -131,7 +90,8 @@ def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
     inputs = [raw(t) for t in example("cpu", 16, 16, 16, 1)]
     d = raw(torch.zeros(1, 16, 16, dtype=TORCH_OUT))
-    launch(*inputs[:2], d, *inputs[2:], 16, 16, 16, 1, 1, 1, 1.0, 0.0)
+    @example_space@
+    launch(*inputs[:2], d, *inputs[2:], @spaces@16, 16, 16, 1, *grids_of(16, 16, 16, 1), 1.0, 0.0)
 
 
 def main():
@@ -173,22 +133,15 @@ if __name__ == "__main__":
 '''
 
 
-def place(xcds: int) -> str:
-    """The map from a workgroup to its tile."""
-    deal = "Tiles are dealt to the XCDs in runs, so that neighbours share an L2, and go" if xcds > 1 else "Tiles go"
-    text = piece(_PLACE).replace("@mapping@", f"{deal} down GROUP_M rows of tiles before the next column of tiles.")
-    return text.replace("    @remap@\n", _REMAP if xcds > 1 else "")
-
-
-def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, activation: str) -> str:
-    """Host functions; `shape` is (M, N, K, batch), the default of `example`."""
-    extra = [name for name, there in (("C", c), ("bias", bias != "none")) if there]
-    low = [name.lower() for name in extra]
+def host(
+    layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, activation: str, splits: bool
+) -> str:
+    """Host functions; `shape` is (M, N, K, batch), the default of `example`; `splits`: there is a workspace."""
+    low = [name for name, there in (("c", c), ("bias", bias != "none")) if there]
     a_along_k, b_along_k = layout[0] == "N", layout[1] == "T"
     formula = "alpha A B" + (" + beta C" if c else "") + (" + bias" if bias != "none" else "")
     formula = formula if activation == "none" else f"{activation}({formula})"
     turn_a, turn_b = ("" if layout[0] == "N" else ".mT"), ("" if layout[1] == "N" else ".mT")
-    tensors = ["A", "B", "D", *extra]
     more = (", c [M, N] of TORCH_OUT" if c else "") + (
         f", bias of length {'M' if bias == 'row' else 'N'} in f32" if bias != "none" else ""
     )
@@ -248,12 +201,18 @@ def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, acti
         "turn_a": turn_a,
         "turn_b": turn_b,
         "finish": "\n    ".join(finish),
+        "workspace": ", workspace=None" if splits else "",
+        "workspace_is": "`workspace` of workspace_of() is allocated when None; launches that overlap need one each."
+        if splits
+        else "",
+        "space": "tensors += workspace_of(M, N, batch, a.device) if workspace is None else workspace" if splits else "",
+        "example_space": 'space = workspace_of(16, 16, 1, "cpu")' if splits else "",
+        "spaces": "*space, " if splits else "",
         "shapes": f"[{', '.join(shapes)}]",
         "sampled": "\n    ".join(sampled),
     }
     values |= dict(zip(("M", "N", "K", "batch"), (str(extent) for extent in shape), strict=True))
-    launch = piece(_LAUNCH).replace("@tensors@", "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip())
-    text = join(launch.replace("@arguments@", ", ".join(tensors)), _filled(_RUN, values), _filled(_REFERENCE, values))
+    text = join(_filled(_RUN, values), _filled(_REFERENCE, values))
     return text.replace("    \n", "")
 
 

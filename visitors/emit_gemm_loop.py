@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from .emit_text import piece
 
-__all__ = ["block_class", "kernel", "order", "split"]
+__all__ = ["block_class", "order", "split"]
 
 _BLOCK = '''
 class Block:
     """One workgroup: a TILE_M x TILE_N tile of D, as one of its waves sees it."""
 
-    def __init__(self, A, B, M, N, K, first_m, first_n, batch):
-        shared = fx.SharedAllocator()
-        lds = shared.allocate(fx.Array[fx.Int32, BUFFERS * BUFFER_WORDS, 16]).peek().ptr
+    def __init__(self, lds, A, B, M, N, K, first_m, first_n, batch, first_k):
         self.thread = fx.Int32(gpu.thread_idx.x)
         self.lane = self.thread % 64
         self.wave = fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         self.wave_m, self.wave_n = self.wave // WAVES_N, self.wave % WAVES_N
         self.A = @a_kind@(lds, 0, TILE_M, ATOM_MN, WAVES_M, self.wave_m, self.lane)
         self.B = @b_kind@(lds, TILE_M * ROW_WORDS, TILE_N, COLUMN_SPAN, WAVES_N, self.wave_n, self.lane)
-        self.A.source_of(A, batch, first_m, M, K, self.thread, @a_access@, natural)
-        self.B.source_of(B, batch, first_n, N, K, self.thread, @b_access@, column_row)
+        self.A.source_of(A, batch, first_m, M, first_k, K, self.thread, @a_access@, natural)
+        self.B.source_of(B, batch, first_n, N, first_k, K, self.thread, @b_access@, column_row)
 
     def loads(self, tile, tail=False):
         """Global loads of a tile to registers."""
@@ -99,7 +97,7 @@ _PROLOGUE = '''
         order.do(self.writes(zero, order.do(self.loads(zero))))
         staged = order.do(self.loads(fx.Int32(1)))
         gpu.barrier()
-        return [*staged, *order.do(self.reads(self.bases(zero), 0)), *zero_accumulators()]
+        return [*staged, *order.do(self.reads(self.bases(zero), 0)), *zero_accumulators(A_ATOMS * B_ATOMS)]
 '''
 
 _ONE_BUFFER = (
@@ -165,7 +163,7 @@ _DIRECT = '''
         self.B.direct_of(self.thread, self.wave, row_column)
         order.do(self.directs(zero, zero))
         self.arrive()
-        return [*order.do(self.reads(self.bases(zero), 0)), *zero_accumulators()]
+        return [*order.do(self.reads(self.bases(zero), 0)), *zero_accumulators(A_ATOMS * B_ATOMS)]
 
     def step(self, tile, state):
         """One tile: the next one is on its way to the other buffer under the reads and MFMAs of this one."""
@@ -211,49 +209,24 @@ def vectors(state):
     return [Vec(x) for x in (state if isinstance(state, (list, tuple)) else [state])]
 
 
-def zero_accumulators():
-    return [Vec.filled(ACC, @zero@, ACC_TYPE)] * (A_ATOMS * B_ATOMS)
+def zero_accumulators(count):
+    return [Vec.filled(ACC, @zero@, ACC_TYPE)] * count
 '''
-
-_KERNEL = """
-@flyc.kernel(known_block_size=[THREADS, 1, 1])
-def gemm_kernel(
-    @tensors@
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, alpha: SCALAR, beta: SCALAR,
-):
-    M, K, first_m, first_n, batch = place(M, N, K)
-    block = Block(A, B, M, N, K, first_m, first_n, batch)
-    state = block.prologue()
-    for tile, carried in range(fx.Int32(0), K // TILE_K, fx.Int32(1), init=state):
-        state = yield block.step(fx.Int32(tile), carried)
-    acc = split_state(state)[2]
-    for tile, carried in range(K // TILE_K, ceil_div(K, TILE_K), fx.Int32(1), init=acc):
-        acc = yield block.tail(fx.Int32(tile), vectors(carried))
-    block.epilogue(@arguments@, M, N, first_m, first_n, batch, alpha, beta, vectors(acc))
-"""
-
 
 def order(pinned: bool) -> str:
     """The Order class; `pinned` asks the scheduler to keep the written order."""
     return piece(_ORDER).replace("@keep@", _KEEP if pinned else "")
 
 
-def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, epilogue: str) -> str:
+def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool) -> str:
     """The Block class with the pipeline of one or two LDS buffers, or of direct loads."""
     body = piece(_BLOCK)
     for name, kind in (("a", a_kind), ("b", b_kind)):
         access = f"{name.upper()}_READ, {name.upper()}_TAIL" if kind == "AlongK" else f"{name.upper()}_READ"
         body = body.replace(f"@{name}_kind@", kind).replace(f"@{name}_access@", access)
     pipeline = _DIRECT if direct else _TWO_BUFFERS if buffers == 2 else _ONE_BUFFER
-    return body + "\n" + (pipeline + _TAIL).rstrip("\n") + "\n\n" + epilogue
+    return body + "\n" + (pipeline + _TAIL).rstrip("\n")
 
 
 def split(zero: str) -> str:
     return piece(_SPLIT).replace("@zero@", zero)
-
-
-def kernel(extra: list[str]) -> str:
-    """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D."""
-    tensors = "".join(f"{name}: fx.Tensor, " for name in ("A", "B", "D", *extra)).rstrip()
-    text = piece(_KERNEL).replace("@tensors@", tensors)
-    return text.replace("@arguments@", ", ".join(("D", *extra)))

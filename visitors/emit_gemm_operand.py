@@ -114,10 +114,10 @@ _ALONG_K = '''
 class AlongK(Operand):
     """An operand whose k is contiguous in memory: a thread loads 16-byte chunks of its rows."""
 
-    def source_of(self, tensor, batch, first, count, K, thread, access, tail, image_row):
+    def source_of(self, tensor, batch, first, count, first_k, K, thread, access, tail, image_row):
         self.ld, self.K = stride(tensor, 1), K
         self.access, self.tail = access * ELEM_BYTES, tail * ELEM_BYTES
-        start = batch * stride(tensor, 0) + fx.Int64(first) * self.ld
+        start = batch * stride(tensor, 0) + fx.Int64(first) * self.ld + fx.Int64(first_k) * TILE_K
         self.address = address_of(tensor) + start * ELEM_BYTES
         self.extent = (fx.Int32(self.ld) * (smaller(count - first, fx.Int32(self.rows)) - 1) + K) * ELEM_BYTES
         self.units, self.offsets, self.places = [], [], []
@@ -187,9 +187,9 @@ class AlongRows(Operand):
     transposes them in registers, so that the image in LDS is the same as that of an operand along k.
     """
 
-    def source_of(self, tensor, batch, first, count, K, thread, width, image_row):
+    def source_of(self, tensor, batch, first, count, first_k, K, thread, width, image_row):
         self.ld, self.K, self.width = stride(tensor, 1), K, width
-        start = batch * stride(tensor, 0) + fx.Int64(first)
+        start = batch * stride(tensor, 0) + fx.Int64(first_k) * TILE_K * self.ld + fx.Int64(first)
         self.address = address_of(tensor) + start * ELEM_BYTES
         self.count = smaller(count - first, fx.Int32(self.rows))
         self.units, self.offsets, self.places = [], [], []

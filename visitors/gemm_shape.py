@@ -77,6 +77,7 @@ class GemmShape:
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
         self.out_bytes = dtype(op.result).bytes
         self.acc_type = tiles.atom.dtype_acc.name
+        self.acc_bytes = tiles.atom.dtype_acc.bytes
         self.atoms_m = tiles.wave_tile[0] // tiles.atom.m
         self.atoms_n = tiles.wave_tile[1] // tiles.atom.n
 

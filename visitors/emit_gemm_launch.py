@@ -1,0 +1,119 @@
+"""Launch of an emitted GEMM: grids, workspace and the launcher, by how the sum over k is split."""
+
+from __future__ import annotations
+
+from .emit_text import piece
+
+__all__ = ["launch"]
+
+_PLAIN = '''
+@flyc.jit
+def launch(
+    @tensors@
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
+    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+):
+    gemm_kernel(@arguments@, M, N, K, alpha, beta, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
+        grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
+    )
+
+
+def grids_of(M, N, K, batch):
+    """Workgroups along x and y: x alone holds GRID_X of them."""
+    tiles = ceil_div(M, TILE_M) * ceil_div(N, TILE_N)
+    return min(tiles, GRID_X), ceil_div(tiles, GRID_X)
+'''
+
+_WORKSPACE = '''
+@flyc.jit
+def launch(
+    @tensors@ W: fx.Tensor,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
+    reduce_x: fx.Int32, reduce_y: fx.Int32, alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+):
+    gemm_kernel(A, B, W, M, N, K, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
+        grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
+    )
+    reduce_kernel(@outputs@, W, M, N, alpha, beta).launch(
+        grid=(reduce_x, reduce_y, batch), block=(THREADS, 1, 1), stream=stream
+    )
+
+
+def grids_of(M, N, K, batch):
+    """Workgroups along x and y of both kernels: x alone holds GRID_X of them."""
+    tiles = ceil_div(M, TILE_M) * ceil_div(N, TILE_N)
+    sizes = [size for count in (tiles * SPLIT_K, tiles * PARTS) for size in (min(count, GRID_X), ceil_div(count, GRID_X))]
+    if tiles * max(SPLIT_K, PARTS) >= 2**31:
+        raise ValueError(f"{tiles} tiles in {SPLIT_K} parts: workgroups are counted in 31 bits; build with split_k=1")
+    return sizes
+
+
+def workspace_of(M, N, batch, device):
+    """Partial sums of every part."""
+    tiles = batch * ceil_div(M, TILE_M) * ceil_div(N, TILE_N)
+    return (torch.empty(max(1, tiles * SPLIT_K * SLOT_BYTES), dtype=torch.int8, device=device),)
+'''
+
+_SINGLE = '''
+@flyc.jit
+def launch(
+    @tensors@ W: fx.Tensor, counters: fx.Tensor,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
+    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+):
+    value_attrs = {"rocdl.waves_per_eu": WAVES_PER_SIMD}
+    gemm_kernel(@arguments@, W, counters, M, N, K, alpha, beta, value_attrs=value_attrs).launch(
+        grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
+    )
+
+
+def grids_of(M, N, K, batch):
+    """Workgroups along x and y: x alone holds GRID_X of them."""
+    parts = ceil_div(M, TILE_M) * ceil_div(N, TILE_N) * SPLIT_K
+    if parts >= 2**31:
+        raise ValueError(f"{parts} parts of tiles: workgroups are counted in 31 bits; build with split_k=1")
+    return min(parts, GRID_X), ceil_div(parts, GRID_X)
+
+
+def workspace_of(M, N, batch, device):
+    """Partial sums of every part, and a counter of arrivals for every tile: zeros, and zeros again after a launch."""
+    tiles = max(1, batch * ceil_div(M, TILE_M) * ceil_div(N, TILE_N))
+    sums = torch.empty(tiles * SPLIT_K * SLOT_BYTES, dtype=torch.int8, device=device)
+    return sums, torch.zeros(tiles, dtype=torch.int32, device=device)
+'''
+
+_STREAM = '''
+@flyc.jit
+def launch(
+    @tensors@ W: fx.Tensor, counters: fx.Tensor,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32,
+    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+):
+    value_attrs = {"rocdl.waves_per_eu": WAVES_PER_SIMD}
+    gemm_kernel(@arguments@, W, counters, M, N, K, batch, grid_x, alpha, beta, value_attrs=value_attrs).launch(
+        grid=(grid_x, 1, 1), block=(THREADS, 1, 1), stream=stream
+    )
+
+
+def grids_of(M, N, K, batch):
+    """Persistent workgroups: STREAM_K, or as many as there are tiles of k."""
+    tiles, depth = ceil_div(M, TILE_M) * ceil_div(N, TILE_N) * batch, max(1, ceil_div(K, TILE_K))
+    if tiles >= 2**31 or 2 * STREAM_K * depth >= 2**31:
+        raise ValueError(f"{tiles} tiles of {depth} tiles of k are counted in 31 bits; build with stream_k=0")
+    return (max(1, min(STREAM_K, tiles * depth)),)
+
+
+def workspace_of(M, N, batch, device):
+    """Two slots of partial sums a workgroup, and counters of arrivals: zeros, and zeros again after a launch."""
+    sums = torch.empty(2 * STREAM_K * SLOT_BYTES, dtype=torch.int8, device=device)
+    return sums, torch.zeros(2 * STREAM_K, dtype=torch.int32, device=device)
+'''
+
+
+def launch(tensors: list[str], split_k: int, algorithm: str, stream_k: int) -> str:
+    """launch(), grids_of() and, where the sum over k is split, workspace_of()."""
+    split = _WORKSPACE if algorithm == "workspace" else _SINGLE
+    text = piece(_STREAM if stream_k else split if split_k > 1 else _PLAIN)
+    typed = "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip()
+    text = text.replace("@tensors@", typed).replace("@outputs@", ", ".join(tensors[2:]))
+    return text.replace("@arguments@", ", ".join(tensors))
