@@ -1,5 +1,7 @@
 """Runs the console examples of the README and writes what they print into it; copies the kernels they emit.
 
+The table of knobs in docs/gemm.md is written from the fields of GemmTiles.
+
 python .ci/refresh.py        after a change that alters an example on purpose; tests/test_readme.py checks it
 """
 
@@ -15,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+KNOBS = re.compile(r"(<!-- knobs -->\n)(?:\|.*\n)*")
 
 
 def examples(text: str) -> Iterator[tuple[re.Match[str], list[str]]]:
@@ -43,8 +46,18 @@ def refreshed(text: str, folder: Path) -> str:
     return text
 
 
+def knob_table(text: str) -> str:
+    """The text with the table behind the marker of knobs written again."""
+    from closedform.operators.gemm import KNOBS as knobs
+
+    rows = ["| steers | knob | what |", "|---|---|---|"]
+    rows += [f"| {knob.mechanism} | `{knob.name}` | {knob.text} |" for knob in knobs]
+    return KNOBS.sub(lambda found: found.group(1) + "\n".join(rows) + "\n", text)
+
+
 def main() -> None:
-    readme = ROOT / "README.md"
+    readme, gemm = ROOT / "README.md", ROOT / "docs" / "gemm.md"
+    gemm.write_text(knob_table(gemm.read_text()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         readme.write_text(refreshed(readme.read_text(), folder))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
+from .knob import Knob, knobs_of
 from .level import Level
 from .node import AtomNode, Node, check_extent
 from .policy import Pad
@@ -23,6 +24,7 @@ __all__ = [
     "ACTIVATIONS",
     "BIASES",
     "DTYPES",
+    "KNOBS",
     "LAYOUTS",
     "OUT_DTYPES",
     "SPLIT_ALGORITHMS",
@@ -141,37 +143,33 @@ class Gemm:
 class GemmTiles:
     """Tile policy: tile_m x tile_n x tile_k per workgroup, cut among a grid of wave_m x wave_n waves.
 
-    Knobs of emitted kernels, by mechanism. LDS: `buffers` tiles in LDS, `direct` loads that bypass the registers.
-    Global reads: `read_a`, `read_b` elements of an access, `tail_a`, `tail_b` those of the last tile of k.
-    Stores: `store` elements of an access to D. Split: `split_k` workgroups share the sum of a tile over k; by
-    `split_algorithm` a second kernel adds their sums ("workspace") or the last of them does ("single"). `stream_k`
-    persistent workgroups share the tiles of k of all tiles evenly, 0 for none. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets
-    that tiles are dealt to. Schedule: `pinned` keeps the emitted order of MFMAs, reads and loads. Occupancy:
-    `waves_per_simd` that the register budget aims at.
+    Each field is a knob of emitted kernels: one line here makes it an override of `derive` and an option.
 
     Raises BadInput where a wave's part is not whole atoms.
     """
 
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    wave_m: int
-    wave_n: int
-    atom: MFMAAtom
-    buffers: int = 1
-    direct: bool = False
-    read_a: int = 1
-    read_b: int = 1
-    tail_a: int = 1
-    tail_b: int = 1
-    store: int = 1
-    group_m: int = 1
-    xcds: int = 1
-    pinned: bool = True
-    waves_per_simd: int = 1
-    split_k: int = 1
-    split_algorithm: str = "workspace"
-    stream_k: int = 0
+    tile_m: Annotated[int, Knob("tile", "rows of D of a workgroup")]
+    tile_n: Annotated[int, Knob("tile", "columns of D of a workgroup")]
+    tile_k: Annotated[int, Knob("tile", "depth of a tile in LDS")]
+    wave_m: Annotated[int, Knob("tile", "waves along the rows")]
+    wave_n: Annotated[int, Knob("tile", "waves along the columns")]
+    atom: Annotated[MFMAAtom, Knob("tile", "MFMA shape, or an instruction", ("32x32", "16x16"))]
+    buffers: Annotated[int, Knob("LDS", "tiles in LDS at a time, 1 or 2")] = 1
+    direct: Annotated[bool, Knob("LDS", "loads that bypass the registers")] = False
+    read_a: Annotated[int, Knob("global reads", "elements of a read of A")] = 1
+    read_b: Annotated[int, Knob("global reads", "elements of a read of B")] = 1
+    tail_a: Annotated[int, Knob("global reads", "elements of a read of A in the partial tile of k")] = 1
+    tail_b: Annotated[int, Knob("global reads", "elements of a read of B in the partial tile of k")] = 1
+    store: Annotated[int, Knob("stores", "elements of a store to D")] = 1
+    group_m: Annotated[int, Knob("mapping", "rows of tiles that share columns")] = 1
+    xcds: Annotated[int, Knob("mapping", "chiplets that tiles are dealt to")] = 1
+    pinned: Annotated[bool, Knob("schedule", "the written order of MFMAs, reads and loads is kept")] = True
+    waves_per_simd: Annotated[int, Knob("tile", "waves that the register budget lets share a SIMD")] = 1
+    split_k: Annotated[int, Knob("split", "workgroups that share the sum of a tile over k")] = 1
+    split_algorithm: Annotated[
+        str, Knob("split", "who adds the parts: a second kernel, or the last workgroup of one", SPLIT_ALGORITHMS)
+    ] = "workspace"
+    stream_k: Annotated[int, Knob("split", "persistent workgroups that share the tiles of k, 0 for none", least=0)] = 0
 
     def __post_init__(self) -> None:
         for name in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "split_k"):
@@ -209,6 +207,9 @@ class GemmTiles:
     def wave_tile(self) -> tuple[int, int]:
         """Rows and columns of D that one wave owns."""
         return self.tile_m // self.wave_m, self.tile_n // self.wave_n
+
+
+KNOBS = knobs_of(GemmTiles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,13 @@ def test_console_examples_and_committed_kernels(refresh: Any, tmp_path: Path) ->
     assert emitted == committed
 
 
+def test_table_of_knobs(refresh: Any) -> None:
+    """A difference that is meant: python .ci/refresh.py."""
+    text = (ROOT / "docs" / "gemm.md").read_text()
+    assert "| `tile_m` |" in text
+    assert refresh.knob_table(text) == text
+
+
 def test_library_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runner = doctest.DocTestRunner()

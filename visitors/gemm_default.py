@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, isqrt
 from typing import Any
@@ -21,7 +21,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, Infeasible, near_names
 from closedform.hw.occupancy import occupancy_of, register_budget
-from closedform.operators.gemm import Gemm, GemmTiles
+from closedform.operators.gemm import KNOBS, Gemm, GemmTiles
 
 from .derivation import Derivation, GridVerdict, PredictedResources
 from .formula import ceil_div
@@ -29,7 +29,7 @@ from .gemm_formulas import GEMM
 from .gemm_rules import broken_rule
 from .gemm_shape import GemmShape
 
-__all__ = ["KNOBS", "block_tiles", "derive_gemm_default"]
+__all__ = ["block_tiles", "derive_gemm_default"]
 
 ROW_BYTES = 128
 SIDES = (16, 32, 64, 128, 256)
@@ -47,7 +47,6 @@ TIE = 0.999
 ROWS_A_THREAD = {8: 1, 4: 1, 2: 4, 1: 4}
 
 FIXED = ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "atom")
-KNOBS = tuple(f.name for f in fields(GemmTiles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,13 @@ class _Block:
 
 def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Derivation:
     """Tiles of `op` on `hw`; `overrides` fix knobs of GemmTiles, and the first rule that they break is returned."""
-    unknown = sorted(set(overrides) - set(KNOBS))
+    known = {knob.name: knob for knob in KNOBS}
+    unknown = sorted(set(overrides) - set(known))
     if unknown:
-        raise BadInput(f"unknown knob {unknown[0]!r} of gemm: {near_names(unknown[0], KNOBS)}")
+        raise BadInput(f"unknown knob {unknown[0]!r} of gemm: {near_names(unknown[0], known)}")
+    for name, value in overrides.items():
+        if value is not None:
+            known[name].check(value)
     kind = hw.resolve_dtype(op.dtype)
     if kind.bits < 8:
         raise BadInput(f"gemm of {kind} is not offered")

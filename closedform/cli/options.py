@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from closedform.operators.gemm import KNOBS
+
 from .output import notice
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from closedform.hw.descriptor import HardwareDescriptor
     from closedform.operators.attention import Attention
     from closedform.operators.gemm import Gemm
+    from closedform.operators.knob import KnobRow
 
 __all__ = [
     "attention_from",
@@ -22,6 +25,7 @@ __all__ = [
     "common_options",
     "gemm_from",
     "gemm_options",
+    "gemm_override_options",
     "hardware_from",
     "json_option",
     "override_options",
@@ -49,7 +53,6 @@ json_option = click.option(
 )
 
 _batch_option = click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Batch.")
-_atom_option = click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one.")
 
 attention_options = stack(
     click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
@@ -87,28 +90,19 @@ gemm_options = stack(
     click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
 )
 
-gemm_override_options = stack(
-    _atom_option,
-    *(
-        click.option(f"--{name.replace('_', '-')}", name, type=int, metavar="N", help=text)
-        for name, text in (
-            ("tile_m", "Rows of D of a workgroup, instead of the derived number."),
-            ("tile_n", "Columns of D of a workgroup."),
-            ("tile_k", "Depth of a tile in LDS."),
-            ("wave_m", "Waves along the rows."),
-            ("wave_n", "Waves along the columns."),
-            ("buffers", "Tiles in LDS at a time: 1 or 2."),
-            ("read_a", "Elements of a global read of A."),
-            ("read_b", "Elements of a global read of B."),
-            ("store", "Elements of a store to D."),
-            ("group_m", "Rows of tiles that share columns."),
-            ("xcds", "Chiplets that tiles are dealt to."),
-            ("waves_per_simd", "Occupancy that the register budget aims at."),
-        )
-    ),
-    click.option("--direct/--no-direct", default=None, help="Global loads straight to LDS."),
-    click.option("--pinned/--no-pinned", default=None, help="Ask the scheduler to keep the written order."),
-)
+
+def _knob_option(knob: KnobRow) -> Callable[[F], F]:
+    """The option that fixes a knob: a number, a flag or a name, left out by default."""
+    flag = f"--{knob.name.replace('_', '-')}"
+    text = f"{knob.mechanism[0].upper()}{knob.mechanism[1:]}: {knob.text}."
+    if knob.kind is bool:
+        return click.option(f"{flag}/--no-{flag.removeprefix('--')}", knob.name, default=None, help=text)
+    number = knob.kind is int
+    metavar = "N" if number else "|".join(knob.values)
+    return click.option(flag, knob.name, type=int if number else str, metavar=metavar, help=text)
+
+
+gemm_override_options = stack(*(_knob_option(knob) for knob in KNOBS))
 
 common_options = stack(
     click.option(
@@ -123,7 +117,7 @@ common_options = stack(
 )
 
 override_options = stack(
-    _atom_option,
+    click.option("--atom", metavar="32x32|16x16", help="Take this MFMA shape instead of the derived one."),
     click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
     click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
@@ -192,10 +186,7 @@ def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
 
 
 #: Overrides of either operator, as library and command line name them.
-OVERRIDES = (
-    *("atom", "tile_q", "tile_kv", "waves", "tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "buffers", "direct"),
-    *("read_a", "read_b", "store", "group_m", "xcds", "pinned", "waves_per_simd"),
-)
+OVERRIDES = ("tile_q", "tile_kv", "waves", *(knob.name for knob in KNOBS))
 
 
 def overrides_from(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
 from closedform.hw.occupancy import waves_per_simd
-from closedform.operators.gemm import LAYOUTS, Gemm
+from closedform.operators.gemm import KNOBS, LAYOUTS, Gemm, GemmTiles
+from closedform.operators.knob import MECHANISMS, KnobRow
 from closedform.visitors.compile import compile_source, missing_dependency
 from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
@@ -100,8 +102,25 @@ def test_every_illegal_setting_names_its_rule(rule: str) -> None:
 def test_rules_are_data() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
-    assert {rule.mechanism for rule in RULES} == {"LDS", "tile", "global reads", "stores", "mapping"}
+    assert {rule.mechanism for rule in RULES} <= set(MECHANISMS)
     assert all(rule.way_out for rule in RULES)
+
+
+def test_every_field_of_the_tiles_is_a_knob_with_an_option() -> None:
+    from closedform.cli import cli
+
+    assert {knob.name for knob in KNOBS} == {field.name for field in dataclasses.fields(GemmTiles)}
+    for command in ("derive", "emit"):
+        options = {option.name for option in cli.commands[command].commands["gemm"].params}
+        assert options >= {knob.name for knob in KNOBS}
+
+
+@pytest.mark.parametrize("knob", [knob for knob in KNOBS if knob.kind in (int, bool)], ids=lambda knob: knob.name)
+def test_a_value_that_no_knob_takes_is_refused(knob: KnobRow) -> None:
+    wrong = [knob.least - 1, "1", True] if knob.kind is int else [2, "yes"]
+    for value in wrong:
+        with pytest.raises(BadInput, match=f"{knob.name}="):
+            derived("mi300x", square(), **{knob.name: value})
 
 
 def test_unknown_knobs_and_types_are_refused() -> None:
