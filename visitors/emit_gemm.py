@@ -116,7 +116,7 @@ class GemmEmit(Visitor):
         if "AlongRows" in kinds:
             operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"]))
         return join(
-            operand_text.resources(narrow, any(guarded.values())),
+            operand_text.resources(narrow, any(guarded.values()), tiles.stream_k > 0),
             self._column_order(),
             operand_text.operand(),
             *operands,

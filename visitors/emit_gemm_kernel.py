@@ -70,7 +70,8 @@ def gemm_kernel(
     output = Output(@out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
     first, add, store_part = part.tile * SPLIT_K, partials.add, output.store_part
     partials.save(first + fx.Int64(part.piece), part.active, vectors(acc))
-    last = arrive(block.thread, part.active, counter_of(counters, part.tile), fx.Int32(SPLIT_K), lds)
+    counter = address_of(counters) + part.tile * 4
+    last = arrive(block.thread, part.active, counter, fx.Int32(SPLIT_K), lds)
     for finished in range(fx.Int32(0), last.select(fx.Int32(PARTS), fx.Int32(0)), fx.Int32(1)):
         sums = zero_accumulators(SPAN_ATOMS)
         for piece, carried in range(fx.Int32(0), fx.Int32(SPLIT_K), fx.Int32(1), init=sums):
@@ -81,27 +82,29 @@ def gemm_kernel(
 _STREAM = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def gemm_kernel(
-    @tensors@ W: fx.Tensor, counters: fx.Tensor,
+    @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, workgroups: fx.Int32, alpha: SCALAR, beta: SCALAR,
 ):
-    share, lds, partials = Share(M, N, K, batch, workgroups), tile_memory(), Partials(W)
-    segment, save, add = share.segment, partials.save, partials.add
-    for number in range(fx.Int32(0), share.segments, fx.Int32(1)):
-        part = segment(fx.Int32(number))
+    lds, partials = tile_memory(), Partials(W)
+    save, add, counters = partials.save, partials.add, partials.address + 2 * STREAM_K * SLOT_BYTES
+    for number in range(fx.Int32(0), Share(M, N, K, batch, workgroups).segments, fx.Int32(1)):
+        part = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
         block = Block(lds, A, B, M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
         gpu.barrier()
         @loops@
-        output = Output(@out@, M, N, part.first_m, part.first_n, part.batch, alpha, beta)
-        thread, store, store_part, slot_at = block.thread, output.store, output.store_part, part.slot_at
-        if part.contributors == 1:
+        done = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
+        factors = opaque(alpha), opaque(beta)
+        output = Output(@out@, M, N, done.first_m, done.first_n, done.batch, *factors)
+        thread, store, store_part, slot_at = block.thread, output.store, output.store_part, done.slot_at
+        if done.contributors == 1:
             store(vectors(acc))
         else:
-            save(part.slot, fx.Boolean(True), vectors(acc))
-            counter = counter_of(counters, part.shared)
-            last = arrive(thread, fx.Boolean(True), counter, part.contributors, lds)
+            save(done.slot, fx.Boolean(True), vectors(acc))
+            counter = counters + fx.Int64(done.shared) * 4
+            last = arrive(thread, fx.Boolean(True), counter, done.contributors, lds)
             for finished in range(fx.Int32(0), last.select(fx.Int32(PARTS), fx.Int32(0)), fx.Int32(1)):
                 sums = zero_accumulators(SPAN_ATOMS)
-                for piece, carried in range(fx.Int32(0), part.contributors, fx.Int32(1), init=sums):
+                for piece, carried in range(fx.Int32(0), done.contributors, fx.Int32(1), init=sums):
                     slot = slot_at(fx.Int32(piece))
                     sums = yield add(slot, fx.Int32(finished), vectors(carried))
                 store_part(fx.Int32(finished), vectors(sums))
@@ -146,10 +149,6 @@ def count_up(active, address, last, pointer):
         order, step = llvm.AtomicOrdering.acq_rel, llvm.AtomicBinOp.uinc_wrap
         before = llvm.AtomicRMWOp(step, counter, last.ir_value(), order, syncscope="agent").res
         fx.ptr_store(before, pointer)
-
-
-def counter_of(counters, tile):
-    return address_of(counters) + fx.Int64(tile) * 4
 
 
 def arrive(thread, active, counter, contributors, lds):

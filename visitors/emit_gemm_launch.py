@@ -85,12 +85,12 @@ def workspace_of(M, N, batch, device):
 _STREAM = '''
 @flyc.jit
 def launch(
-    @tensors@ W: fx.Tensor, counters: fx.Tensor,
+    @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32,
     alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
 ):
     value_attrs = {"rocdl.waves_per_eu": WAVES_PER_SIMD}
-    gemm_kernel(@arguments@, W, counters, M, N, K, batch, grid_x, alpha, beta, value_attrs=value_attrs).launch(
+    gemm_kernel(@arguments@, W, M, N, K, batch, grid_x, alpha, beta, value_attrs=value_attrs).launch(
         grid=(grid_x, 1, 1), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -104,9 +104,11 @@ def grids_of(M, N, K, batch):
 
 
 def workspace_of(M, N, batch, device):
-    """Two slots of partial sums a workgroup, and counters of arrivals: zeros, and zeros again after a launch."""
-    sums = torch.empty(2 * STREAM_K * SLOT_BYTES, dtype=torch.int8, device=device)
-    return sums, torch.zeros(2 * STREAM_K, dtype=torch.int32, device=device)
+    """Two slots of partial sums a workgroup; behind them counters of arrivals, 0 before and after a launch."""
+    slots = 2 * STREAM_K * SLOT_BYTES
+    space = torch.empty(slots + 2 * STREAM_K * 4, dtype=torch.int8, device=device)
+    space[slots:] = 0
+    return (space,)
 '''
 
 

@@ -16,7 +16,7 @@ def resource(address, extent):
 
 def stride(tensor, axis):
     """Stride of a [batch, rows, columns] tensor in elements, 64 bits."""
-    return fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))
+    return @stride@
 
 
 def address_of(tensor):
@@ -119,7 +119,8 @@ class AlongK(Operand):
         self.access, self.tail = access * ELEM_BYTES, tail * ELEM_BYTES
         start = batch * stride(tensor, 0) + fx.Int64(first) * self.ld + fx.Int64(first_k) * TILE_K
         self.address = address_of(tensor) + start * ELEM_BYTES
-        self.extent = (fx.Int32(self.ld) * (smaller(count - first, fx.Int32(self.rows)) - 1) + K) * ELEM_BYTES
+        extent = (fx.Int32(self.ld) * (smaller(count - first, fx.Int32(self.rows)) - 1) + K) * ELEM_BYTES
+        self.extent = (K > 0).select(extent, fx.Int32(0))
         self.units, self.offsets, self.places = [], [], []
         for i in range(ceil_div(self.rows * ROW_CHUNKS, THREADS)):
             unit = thread + i * THREADS
@@ -268,13 +269,16 @@ def permuted(high, low, select):
 '''
 
 
-def resources(narrow: bool, guarded: bool) -> str:
+def resources(narrow: bool, guarded: bool, persistent: bool) -> str:
     """Buffer descriptors and guarded loads.
 
-    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads.
+    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads; `persistent`:
+    a workgroup works on several tiles, between which nothing that follows from a stride is kept in registers.
     """
+    value = "fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))"
     call = "\n    if access < 4:\n        return load_narrow(source, offsets, access, beyond)" if narrow else ""
     text = piece(_RESOURCES).replace("@narrow@", call)
+    text = text.replace("@stride@", f"opaque({value})" if persistent else value)
     return join(text, piece(_NARROW) if narrow else "", piece(_STORE_IF) if guarded else "")
 
 

@@ -97,9 +97,16 @@ class Share:
         each = (self.each > 0).select(self.each, fx.Int32(1))
         return (step < long).select(step // (self.each + 1), self.more + (step - long) // each)
 
-    def segment(self, number):
-        """One tile, or what this workgroup has of it."""
-        return Segment(self, number)
+
+def share_of(*sizes):
+    """The share anew, from sizes that the compiler takes for others: it keeps nothing of it from loop to loop."""
+    return Share(*(opaque(size) for size in sizes))
+
+
+def opaque(value):
+    """The same scalar, of which the compiler knows nothing."""
+    raw = value.ir_value()
+    return type(value)(llvm.inline_asm(raw.type, [raw], "", "=s,0", has_side_effects=True))
 
 
 class Segment:
