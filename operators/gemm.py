@@ -14,6 +14,7 @@ from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
+from .gemm_split import StreamK, even_runs
 from .knob import Knob, knobs_of
 from .level import Level
 from .node import AtomNode, Node, check_extent
@@ -242,37 +243,54 @@ class GemmDevice(Node):
 
     def children(self) -> Iterator[GemmBlock]:
         tiles: GemmTiles = self.require_tiles()
-        for batch in range(self.op.batch):
-            for rows in Window.whole(self.op.M).tiles(tiles.tile_m):
-                for cols in Window.whole(self.op.N).tiles(tiles.tile_n):
-                    yield GemmBlock(self.op, tiles, batch, rows, cols)
+        grid_n, grid_m, _ = self.grid
+        depth = Window.whole(self.op.K).count(tiles.tile_k)
+        if tiles.stream_k:
+            shares = StreamK(grid_n * grid_m * self.op.batch, max(1, depth), tiles.stream_k)
+            runs = ((segment.tile, segment.steps) for segment in shares.segments())
+        else:
+            numbers = range(grid_n * grid_m * self.op.batch)
+            runs = ((tile, steps) for tile in numbers for steps in even_runs(depth, tiles.split_k))
+        for tile, steps in runs:
+            batch, inside = divmod(tile, grid_n * grid_m)
+            row, column = divmod(inside, grid_n)
+            start, stop = (min(step * tiles.tile_k, self.op.K) for step in (steps.start, steps.stop))
+            yield GemmBlock(
+                self.op,
+                tiles,
+                batch,
+                Window.whole(self.op.M).tile(row, tiles.tile_m),
+                Window.whole(self.op.N).tile(column, tiles.tile_n),
+                Window(start, stop - start, stop - start),
+            )
 
     def interior(self) -> tuple[GemmBlock]:
         tiles: GemmTiles = self.require_tiles()
-        rows, cols = Window.whole(tiles.tile_m), Window.whole(tiles.tile_n)
-        return (GemmBlock(self.op, tiles, 0, rows, cols),)
+        rows, cols, ks = (Window.whole(size) for size in (tiles.tile_m, tiles.tile_n, tiles.tile_k))
+        return (GemmBlock(self.op, tiles, 0, rows, cols, ks),)
 
 
 @dataclass(frozen=True, slots=True)
 class GemmBlock(Node):
-    """One workgroup: a tile of D. For each tile_k, its waves each add their part."""
+    """One workgroup: a tile of D, or its part of the sum over k of one. For each tile_k, its waves each add theirs."""
 
     op: Gemm
     tiles: GemmTiles
     batch: int
     rows: Window
     cols: Window
+    ks: Window
 
     level: ClassVar[Level] = Level.BLOCK
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
 
     @property
     def views(self) -> Mapping[str, View]:
-        return _views(self.rows, self.cols, Window.whole(self.op.K))
+        return _views(self.rows, self.cols, self.ks)
 
     def children(self) -> Iterator[GemmWave]:
         height, width = self.tiles.wave_tile
-        for ks in Window.whole(self.op.K).tiles(self.tiles.tile_k):
+        for ks in self.ks.tiles(self.tiles.tile_k):
             for rows in self.rows.tiles(height):
                 for cols in self.cols.tiles(width):
                     yield GemmWave(self.op, self.tiles, self.batch, rows, cols, ks)

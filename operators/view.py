@@ -49,7 +49,12 @@ class Window:
     def tiles(self, size: int) -> Iterator[Window]:
         """Tiles of nominal `size` from the start on, the last clipped; none where nothing is valid."""
         for start in range(self.start, self.stop, size):
-            yield Window(start, size, min(size, self.stop - start))
+            yield self.tile((start - self.start) // size, size)
+
+    def tile(self, number: int, size: int) -> Window:
+        """The tile of that number of `tiles(size)`."""
+        start = self.start + number * size
+        return Window(start, size, min(size, self.stop - start))
 
     def count(self, size: int) -> int:
         """How many tiles `tiles(size)` yields: ceil(extent / size)."""

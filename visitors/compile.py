@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,19 +109,23 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def parse_isa(isa: str) -> Compiled:
-    """Resources of the first kernel of an AMDGPU assembly text, from its metadata block."""
+    """Resources of the kernels of an AMDGPU assembly text, from its metadata: of several, the most that one takes.
 
-    def number(key: str) -> int:
-        found = re.search(rf"^\s*-?\s*\.{key}:\s*(\d+)", isa, re.MULTILINE)
-        if found is None:
+    `kernel_name` is the first one's.
+    """
+    metadata = isa[isa.find("amdhsa.kernels:") :]
+
+    def most(key: str, of: Callable[[list[int]], int] = max) -> int:
+        found = [int(value) for value in re.findall(rf"^\s*-?\s*\.{key}:\s*(\d+)", metadata, re.MULTILINE)]
+        if not found:
             raise CompileError(f"the assembly has no {key} in its metadata")
-        return int(found.group(1))
+        return of(found)
 
-    name = re.search(r"^\s*\.name:\s*(\S+)", isa[isa.find("amdhsa.kernels:") :], re.MULTILINE)
+    name = re.search(r"^    \.name:\s*(\S+)", metadata, re.MULTILINE)
     target = re.search(r"amdgcn-amd-amdhsa-\w*-(gfx\w+)", isa)
     if name is None or target is None:
         raise CompileError("the assembly names no kernel or no target")
-    total, agpr = number("vgpr_count"), number("agpr_count")
+    total, agpr = most("vgpr_count"), most("agpr_count")
     unified = re.search(r"\.amdhsa_accum_offset", isa) is not None
     return Compiled(
         isa=isa,
@@ -129,10 +134,10 @@ def parse_isa(isa: str) -> Compiled:
         vgpr=total - agpr if unified else total,
         agpr=agpr,
         vgpr_total=total,
-        sgpr=number("sgpr_count"),
-        vgpr_spills=number("vgpr_spill_count"),
-        sgpr_spills=number("sgpr_spill_count"),
-        lds_bytes=number("group_segment_fixed_size"),
-        scratch_bytes=number("private_segment_fixed_size"),
-        threads=number("max_flat_workgroup_size"),
+        sgpr=most("sgpr_count"),
+        vgpr_spills=most("vgpr_spill_count", sum),
+        sgpr_spills=most("sgpr_spill_count", sum),
+        lds_bytes=most("group_segment_fixed_size"),
+        scratch_bytes=most("private_segment_fixed_size"),
+        threads=most("max_flat_workgroup_size"),
     )

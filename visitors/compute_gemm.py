@@ -75,12 +75,12 @@ class GemmCompute(Visitor):
         return self._fragments[key]
 
     def _store(self, node: GemmBlock) -> None:
-        """Registers of D to memory, through the C map that the kernel is written with, clipped."""
+        """Registers of D, added to what other workgroups have of the same tile, through the C map, clipped."""
         held = node.tiles.atom.c.table()
         for (row, col), registers in self._registers.items():
             rows, cols = held["m"] + row, held["n"] + col
             valid = (rows < node.rows.stop) & (cols < node.cols.stop)
-            self.out[node.batch][rows[valid], cols[valid]] = registers[valid]
+            self.out[node.batch][rows[valid], cols[valid]] += registers[valid]
 
 
 def operand(op: Gemm, inputs: dict[str, Array], name: str) -> Array:

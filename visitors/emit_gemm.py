@@ -270,7 +270,7 @@ def row_column(row):
             ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "consecutive columns of a lane, of its groups"),
             (
                 "SPAN_ATOMS, PARTS",
-                f"COLUMN_SPAN // ATOM_MN, A_ATOMS * B_ATOMS * ATOM_MN // COLUMN_SPAN",
+                "COLUMN_SPAN // ATOM_MN, A_ATOMS * B_ATOMS * ATOM_MN // COLUMN_SPAN",
                 "atoms of a part of D that is stored at a time",
             ),
             ("A_STAGED, CARRIED", f"{a.registers_loads}, {shape.carried}", "loads that a thread keeps under way"),

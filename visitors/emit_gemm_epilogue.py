@@ -8,7 +8,7 @@ __all__ = ["conversions", "output"]
 
 _OUTPUT = '''
 class Output:
-    """The tile of D of a workgroup as one lane holds it: runs of COLUMN_RUN consecutive columns of one row of every atom.
+    """The tile of D of a workgroup as one lane holds it: of every atom runs of COLUMN_RUN consecutive columns of a row.
 
     A part is what a lane holds of one row of atoms and one span of columns: SPAN_ATOMS accumulators in a row.
     """

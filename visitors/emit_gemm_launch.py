@@ -42,10 +42,10 @@ def launch(
 def grids_of(M, N, K, batch):
     """Workgroups along x and y of both kernels: x alone holds GRID_X of them."""
     tiles = ceil_div(M, TILE_M) * ceil_div(N, TILE_N)
-    sizes = [size for count in (tiles * SPLIT_K, tiles * PARTS) for size in (min(count, GRID_X), ceil_div(count, GRID_X))]
-    if tiles * max(SPLIT_K, PARTS) >= 2**31:
+    counts = (tiles * SPLIT_K, tiles * PARTS)
+    if max(counts) >= 2**31:
         raise ValueError(f"{tiles} tiles in {SPLIT_K} parts: workgroups are counted in 31 bits; build with split_k=1")
-    return sizes
+    return [size for count in counts for size in (min(count, GRID_X), ceil_div(count, GRID_X))]
 
 
 def workspace_of(M, N, batch, device):

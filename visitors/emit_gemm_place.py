@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .emit_text import join, piece
 
 __all__ = ["place"]
@@ -148,11 +150,8 @@ def slot_of(workgroup, leads):
 
 def place(xcds: int, split_k: int, stream_k: int) -> str:
     """From a workgroup's number to what it works on."""
-    text = _STREAM if stream_k else _SPLIT if split_k > 1 else _PLACE
-    number, count = ("tile", "tiles") if split_k > 1 else ("tile", "tiles_m * tiles_n")
-    body = piece(text)
+    body = piece(_STREAM if stream_k else _SPLIT if split_k > 1 else _PLACE)
     if xcds == 1:
-        body = body.replace(f"    {number} = dealt({number}, {count})\n", "")
+        body = re.sub(r"\n +tile = dealt\(.*\)(?=\n)", "", body)
         body = body.replace("dealt(fx.Int32(gpu.block_idx.x), self.workgroups)", "fx.Int32(gpu.block_idx.x)")
-        body = body.replace("\n    \n", "\n")
     return join(piece(_TILE), piece(_DEALT) if xcds > 1 else "", body)

@@ -5,7 +5,9 @@
    accumulators, which bounds the area of its tile, and waves form a grid that is square in bytes.
 3. Of all block tiles that fit, the one with the least predicted time: rounds of the grid over the CUs, times the clocks
    of a tile and of what its loads leave exposed. Small problems so get small tiles, large ones reuse.
-4. Buffers from the LDS that two waves per SIMD leave; direct loads where both operands allow them; widths of accesses
+4. Where the tiles leave CUs idle, or their last round does, k is split: split-K while there are fewer tiles than CUs,
+   Stream-K where rounds go to waste, and only for a gain above what the sums cost (`gemm_spread`).
+5. Buffers from the LDS that two waves per SIMD leave; direct loads where both operands allow them; widths of accesses
    from leading dimensions; order of tiles from the CUs that share an L2.
 """
 
@@ -24,10 +26,11 @@ from closedform.hw.occupancy import occupancy_of, register_budget
 from closedform.operators.gemm import KNOBS, Gemm, GemmTiles
 
 from .derivation import Derivation, GridVerdict, PredictedResources
-from .formula import ceil_div
+from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
 from .gemm_rules import broken_rule
 from .gemm_shape import GemmShape
+from .gemm_spread import Spread, SpreadCosts
 
 __all__ = ["block_tiles", "derive_gemm_default"]
 
@@ -61,6 +64,7 @@ class _Block:
     tile_k: int
     accumulators: int
     clocks: float
+    spread: SpreadCosts | None = None
 
 
 def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Derivation:
@@ -153,7 +157,9 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
                 tile_k = ROW_BYTES // elem_bytes
                 clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), sides, waves)
                 held = tile_m * tile_n * words // (waves * hw.wavefront_size)
-                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, clocks))
+                sums = tile_m * tile_n * words * 4 / _l2_bytes_per_clk(hw)
+                costs = SpreadCosts(hw.num_cus, WAVES_MAX // waves, clocks, sums, START_CLOCKS)
+                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, clocks, costs))
     return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
 
 
@@ -170,6 +176,11 @@ def _wave_grid(tile_m: int, tile_n: int, waves: int) -> tuple[int, int] | None:
     return min(fitting, key=lambda g: (abs(tile_m * g[1] - tile_n * g[0]), abs(g[0] - g[1]), g[0]), default=None)
 
 
+def _l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
+    """Bytes that L2 gives one CU in a clock while all of them ask."""
+    return hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6)
+
+
 def _clocks(
     hw: HardwareDescriptor, atom: MFMAAtom, tile: tuple[int, int, int], sides: tuple[int, int], waves: int
 ) -> float:
@@ -178,7 +189,7 @@ def _clocks(
     row_bytes = tile_k * atom.dtype_a.bits // 8
     matrix = 2 * tile_m * tile_n * tile_k / atom.flops_per_clk_cu
     lds = sum(sides) * waves * row_bytes / hw.lds_read_bytes_per_clk
-    l2 = (tile_m + tile_n) * row_bytes / (hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6))
+    l2 = (tile_m + tile_n) * row_bytes / _l2_bytes_per_clk(hw)
     return max(matrix, lds, l2, TILE_CLOCKS) + EXPOSED * l2
 
 
@@ -187,7 +198,7 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
 
     `below` asks for fewer accumulator registers a wave than that.
     """
-    cus, best, best_time = hw.num_cus, None, 0.0
+    best, best_time = None, 0.0
     M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom = overrides["atom"]
@@ -197,12 +208,17 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
         if below is not None and block.accumulators >= below:
             continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
-        time = -(-blocks // cus) * (-(-op.K // block.tile_k) * block.clocks + START_CLOCKS)
+        time = _costs(block).best(blocks, -(-op.K // block.tile_k)).clocks
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
         return best
     return _given_block(op, hw, overrides)
+
+
+def _costs(block: _Block) -> SpreadCosts:
+    assert block.spread is not None, "a rung of the ladder"
+    return block.spread
 
 
 def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tuple[Any, Any]:
@@ -212,7 +228,7 @@ def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tu
     best: Any = None
     for block in _ladder(hw, name):
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n)
-        time = -(-blocks // hw.num_cus) * (-(-K // block.tile_k) * block.clocks + START_CLOCKS)
+        time = _costs(block).best_of(blocks, -(-K // block.tile_k))
         if best is None:
             best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
             continue
@@ -281,7 +297,11 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
         and 2 * image <= _lds_share(hw, waves)
         and not (block.tile_m * tile_k // vec % threads or block.tile_n * tile_k // vec % threads)
     )
+    spread = _spread(op, hw, block, tile_k, overrides)
     derived: dict[str, Any] = {
+        "split_k": spread.split_k,
+        "split_algorithm": spread.algorithm,
+        "stream_k": spread.stream_k,
         "buffers": 2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
         "direct": direct,
         "read_a": read_a,
@@ -295,6 +315,22 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
     }
     derived |= {k: v for k, v in overrides.items() if k not in FIXED}
     return GemmTiles(block.tile_m, block.tile_n, tile_k, block.wave_m, block.wave_n, atom, **derived)
+
+
+def _spread(op: Gemm, hw: HardwareDescriptor, block: _Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
+    """How the sum over k is split: by formula for a rung of the ladder, else as given."""
+    if overrides.get("stream_k") or block.spread is None:
+        return Spread(0.0)
+    blocks, depth = _blocks(op, block), -(-op.K // tile_k)
+    if overrides.get("split_k") is not None:
+        return Spread(0.0, algorithm=block.spread.algorithm(overrides["split_k"]))
+    if overrides.get("stream_k") is not None:
+        return block.spread.split(blocks, depth)
+    return block.spread.best(blocks, depth)
+
+
+def _blocks(op: Gemm, block: _Block) -> int:
+    return -(-op.M // block.tile_m) * -(-op.N // block.tile_n) * op.batch
 
 
 def _run(op: Gemm, atom: MFMAAtom, block: _Block) -> int:
@@ -316,7 +352,8 @@ def _group(op: Gemm, hw: HardwareDescriptor, block: _Block) -> int:
 def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> Derivation:
     resources = _resources(hw, tiles, shape)
     blocks = GEMM.blocks(M=op.M, N=op.N, t_M=tiles.tile_m, t_N=tiles.tile_n, batch=op.batch)
-    rounds = GEMM.rounds(blocks=blocks.value, num_cus=hw.num_cus)
+    workgroups = tiles.stream_k or blocks.value * tiles.split_k
+    rounds = GEMM.rounds(blocks=workgroups, num_cus=hw.num_cus)
     words, waves = shape.atom.dtype_acc.bits // 32, tiles.waves
     steps = (
         GEMM.accumulators(t_M=tiles.tile_m, t_N=tiles.tile_n, acc_words=words, waves=waves, lanes=hw.wavefront_size),
@@ -325,36 +362,65 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
             t_M=tiles.tile_m, t_N=tiles.tile_n, t_K=tiles.tile_k, elem_bytes=shape.elem_bytes, buffers=tiles.buffers
         ),
         blocks,
+        *_split_steps(op, hw, tiles, blocks.value),
         rounds,
     )
     largest = _ladder(hw, op.dtype)[0]
     reduced = tiles.tile_m * tiles.tile_n < largest.tile_m * largest.tile_n
-    per_cu = blocks.value / hw.num_cus
+    per_cu = workgroups / hw.num_cus
     occupancy = occupancy_of(hw, waves, resources.arch_registers, resources.acc_registers, resources.lds_bytes)
     slots = hw.num_cus * max(1, occupancy.workgroups_per_cu)
-    fills = blocks.value >= hw.num_cus
+    fills = workgroups >= hw.num_cus
     verdict = f"{per_cu:.2f} workgroups per CU, {rounds.value} round(s)"
     grid = GridVerdict(
-        (min(blocks.value, 65536), ceil_div(blocks.value, 65536), op.batch),
-        blocks.value,
+        _grid(tiles, workgroups, op.batch),
+        workgroups,
         hw.num_cus,
         occupancy.workgroups_per_cu,
         per_cu,
-        ceil_div(blocks.value, slots),
-        blocks.value / (rounds.value * hw.num_cus),
+        ceil_div(workgroups, slots),
+        workgroups / (rounds.value * hw.num_cus),
         fills,
         verdict if fills else f"{verdict}: CUs stay idle",
     )
     notes = [f"atom {tiles.atom.instruction}: {shape.atoms_m} x {shape.atoms_n} of it a wave"]
     if not fills:
-        notes.append("the grid leaves CUs idle; a vendor library, which also splits k, is likely better")
+        notes.append(
+            f"the grid leaves CUs idle: {blocks.value} tiles of {ceil_div(op.K, tiles.tile_k)} tiles of k are too few "
+            "to split; a vendor library's small-problem kernels are likely better"
+        )
     if min(tiles.read_a, tiles.read_b) * shape.elem_bytes < 4:
         notes.append("accesses of less than 4 bytes: padded leading dimensions or a vendor library are likely better")
+    if tiles.splits:
+        notes.append(f"workspace of {_workspace_bytes(tiles, shape, blocks.value)} bytes for partial sums")
     index = 3 if reduced else 0
     marked = tuple(step.binding() if i == index else step for i, step in enumerate(steps))
     return Derivation(
         op, hw, "default", tiles, "cus" if reduced else "registers", marked, resources, grid, None, tuple(notes)
     )
+
+
+def _grid(tiles: GemmTiles, workgroups: int, batch: int) -> tuple[int, int, int]:
+    """Workgroups along x, y and z: x holds 65536, batch entries are z; persistent ones are all along x."""
+    if tiles.stream_k:
+        return workgroups, 1, 1
+    entry = workgroups // batch
+    return min(entry, 65536), ceil_div(entry, 65536), batch
+
+
+def _split_steps(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, blocks: int) -> tuple[FormulaValue, ...]:
+    depth = ceil_div(op.K, tiles.tile_k)
+    if tiles.stream_k:
+        return (GEMM.share(blocks=blocks, depth=depth, workgroups=tiles.stream_k),)
+    if tiles.split_k > 1:
+        return (GEMM.slice(depth=depth, parts=tiles.split_k),)
+    return ()
+
+
+def _workspace_bytes(tiles: GemmTiles, shape: GemmShape, blocks: int) -> int:
+    slots = 2 * tiles.stream_k or blocks * tiles.split_k
+    counters = 2 * tiles.stream_k or blocks * tiles.arrives
+    return slots * tiles.tile_m * tiles.tile_n * shape.acc_bytes + 4 * counters
 
 
 def _resources(hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> PredictedResources:

@@ -40,6 +40,20 @@ class GEMM:
         OWN,
         lambda M, N, t_M, t_N, batch: ceil_div(M, t_M) * ceil_div(N, t_N) * batch,
     )
+    slice = Formula(
+        "t_split",
+        "tiles of k of a part, at most: split-K covers the CUs while there are fewer tiles than CUs",
+        "tiles of k",
+        OWN,
+        lambda depth, parts: ceil_div(depth + 0, parts),
+    )
+    share = Formula(
+        "t_share",
+        "tiles of k of a persistent workgroup, at most: Stream-K leaves no part of a round idle",
+        "tiles of k",
+        OWN,
+        lambda blocks, depth, workgroups: ceil_div(blocks * depth, workgroups),
+    )
     rounds = Formula(
         "rounds",
         "times that every CU gets a workgroup",

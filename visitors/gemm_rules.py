@@ -117,6 +117,17 @@ def _direct_kinds(shape: GemmShape) -> tuple[int, int]:
     return whole.count(False), 0
 
 
+def _workgroups(shape: GemmShape) -> tuple[int, int]:
+    """Numbers that the kernel counts with: workgroups, and the tiles of k that persistent ones share."""
+    op, tiles = shape.op, shape.tiles
+    if not tiles.splits:
+        return 0, 2**31 - 1
+    blocks = -(-op.M // tiles.tile_m) * -(-op.N // tiles.tile_n)
+    if tiles.stream_k:
+        return max(blocks * op.batch, 2 * tiles.stream_k * -(-op.K // tiles.tile_k)), 2**31 - 1
+    return blocks * max(tiles.split_k, shape.atoms_m * shape.atoms_n), 2**31 - 1
+
+
 RULES: tuple[Rule, ...] = (
     Rule("LDS", "LDS", "B", "use smaller tiles or fewer buffers", _lds),
     Rule("registers", "tile", "registers", "use smaller wave tiles or fewer waves per SIMD", _registers),
@@ -174,6 +185,21 @@ RULES: tuple[Rule, ...] = (
         "xcds must divide the visible CUs",
         lambda s: (s.hw.num_cus % s.tiles.xcds, 0),
     ),
+    Rule(
+        "split or stream",
+        "split",
+        "parts",
+        "Stream-K shares tiles of k by itself: give split_k or stream_k, not both",
+        lambda s: (s.tiles.split_k if s.tiles.stream_k else 1, 1),
+    ),
+    Rule(
+        "split depth",
+        "split",
+        "tiles of k",
+        "fewer parts: each takes at least one tile of k",
+        lambda s: (s.tiles.split_k, max(1, -(-s.op.K // s.tiles.tile_k))),
+    ),
+    Rule("workgroups", "split", "workgroups", "split less: workgroups are counted in 31 bits", _workgroups),
     Rule("batch", "mapping", "workgroups", "the grid's z holds 65535", lambda s: (s.op.batch, 65535)),
 )
 

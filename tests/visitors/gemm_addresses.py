@@ -66,6 +66,7 @@ for _name, _function in (
     ("gt", lambda a, b: a > b),
     ("le", lambda a, b: a <= b),
     ("ge", lambda a, b: a >= b),
+    ("eq", lambda a, b: a == b),
 ):
     setattr(Int, f"__{_name}__", lambda self, other, f=_function: Int(f(self.value, int(other)), 32))
 Int.__neg__ = lambda self: Int(-self.value, self.bits)  # type: ignore[attr-defined]

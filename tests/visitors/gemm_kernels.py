@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from closedform.hw import catalogue
-from closedform.operators.gemm import Gemm
+from closedform.operators.gemm import DTYPES, Gemm
 from closedform.operators.numerics import rounded
 from closedform.visitors.compile import Compiled, compile_source
 from closedform.visitors.derivation import Derivation
@@ -20,6 +20,11 @@ NUMPY = {"f64": np.float64, "f32": np.float32, "xf32": np.float32, "f16": np.flo
 
 def derived(hw: str, op: Gemm, **fixed: Any) -> Derivation:
     return derive(op, catalogue.get(hw), "default", **fixed)
+
+
+def offered(hw: str) -> list[str]:
+    """Types whose gemm the target has."""
+    return [t for t in DTYPES if any(a.emit and a.blocks == 1 and a.dtype_a.name == t for a in catalogue.get(hw).atoms)]
 
 
 @cache

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from closedform.emission import broken_promises
-from closedform.hw import catalogue
-from closedform.operators.gemm import DTYPES, LAYOUTS, Gemm
+from closedform.operators.gemm import LAYOUTS, Gemm
 from closedform.visitors.compile import missing_dependency
 
-from .gemm_kernels import kernel, simulate
+from .gemm_kernels import kernel, offered, simulate
 
 pytestmark = [
     pytest.mark.compile,
@@ -23,10 +22,6 @@ pytestmark = [
 TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
 LARGE = 4096
 EDGES = (1, 2, 3, 15, 16, 17, 63, 65, 127, 133, 192)
-
-
-def offered(hw: str) -> list[str]:
-    return [t for t in DTYPES if any(a.emit and a.blocks == 1 and a.dtype_a.name == t for a in catalogue.get(hw).atoms)]
 
 
 def exact(hw: str, op: Gemm, shape: tuple[int, ...], fixed: tuple[tuple[str, Any], ...] = (), **options: Any) -> None:

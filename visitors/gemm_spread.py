@@ -1,0 +1,103 @@
+"""How a GEMM's tiles cover the compute units: as they are, with k split for every tile, or as even shares of all k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["SPLIT_DEPTH", "Spread", "SpreadCosts"]
+
+#: Tiles of k of a part, at least: a shorter loop is mostly its prologue and the sums.
+SPLIT_DEPTH = 16
+#: A split must take less than this share of the time without: what its sums cost has not been measured on a GPU.
+GAIN = 0.85
+#: Clocks from the end of one kernel to the start of the next one in a stream, 2 us at 2 GHz; an assumption.
+LAUNCH_CLOCKS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A way to cover the CUs, with its predicted clocks."""
+
+    clocks: float
+    split_k: int = 1
+    algorithm: str = "workspace"
+    stream_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadCosts:
+    """Clocks of one block tile on `cus` CUs, each of which takes `together` workgroups of it at a time.
+
+    clocks: of one tile of k; sums: of writing or reading the accumulators of a tile once; start: of a workgroup outside
+    of its loop. Times are those of the busiest CU:
+
+        plain     ceil(blocks / cus) (depth clocks + start)
+        split-K   parts = min(cus // blocks, depth // 16); ceil(depth / parts) clocks + start + sums, then the less of
+                  a second kernel (launch + start + sums) and a last workgroup of each tile, which reads parts sums
+        Stream-K  ceil(blocks depth / workgroups) clocks a workgroup, one more start, and 3 sums of a tile it shares
+    """
+
+    cus: int
+    together: int
+    clocks: float
+    sums: float
+    start: float
+
+    def plain(self, blocks: Any, depth: Any) -> Any:
+        return -(-blocks // self.cus) * (depth * self.clocks + self.start)
+
+    def parts(self, blocks: int, depth: int) -> int:
+        """Parts of split-K: CUs for every tile, of at least SPLIT_DEPTH tiles of k."""
+        return max(1, min(self.cus // blocks, depth // SPLIT_DEPTH))
+
+    def algorithm(self, parts: Any) -> str:
+        """A second kernel where the last workgroup would read more than that costs."""
+        return "single" if parts * self.sums <= self._second else "workspace"
+
+    @property
+    def _second(self) -> float:
+        return LAUNCH_CLOCKS + self.start + self.sums
+
+    def split(self, blocks: int, depth: int) -> Spread:
+        """Split-K as far as it goes, one part where it does not."""
+        parts = self.parts(blocks, depth)
+        if parts == 1:
+            return Spread(self.plain(blocks, depth))
+        adding = min(parts * self.sums, self._second)
+        clocks = -(-depth // parts) * self.clocks + self.start + self.sums + adding
+        return Spread(clocks, parts, self.algorithm(parts))
+
+    def stream(self, blocks: Any, depth: Any) -> Any:
+        """Clocks with persistent workgroups."""
+        share = -(-blocks * depth // (self.cus * self.together))
+        starts = -(-blocks // self.cus) + 1
+        return share * self.together * self.clocks + starts * self.start + 3 * self.sums
+
+    def best(self, blocks: int, depth: int) -> Spread:
+        """The least time; a split only for a gain that its uncertainty leaves."""
+        plain = self.plain(blocks, depth)
+        limit = GAIN * plain
+        if 2 * blocks <= self.cus and depth >= 2 * SPLIT_DEPTH:
+            split = self.split(blocks, depth)
+            return split if split.clocks < limit else Spread(plain)
+        rounds = -(-blocks // self.cus)
+        if blocks < GAIN * rounds * self.cus and blocks * depth >= SPLIT_DEPTH * self.cus * self.together:
+            stream = self.stream(blocks, depth)
+            if stream < limit:
+                return Spread(stream, stream_k=self.cus * self.together)
+        return Spread(plain)
+
+    def best_of(self, blocks: Any, depth: Any) -> Any:
+        """The clocks of `best` for arrays of problems."""
+        import numpy as np
+
+        plain = self.plain(blocks, depth)
+        parts = np.maximum(1, np.minimum(self.cus // blocks, depth // SPLIT_DEPTH))
+        split = -(-depth // parts) * self.clocks + self.start + self.sums + np.minimum(parts * self.sums, self._second)
+        stream = self.stream(blocks, depth)
+        few = (2 * blocks <= self.cus) & (depth >= 2 * SPLIT_DEPTH)
+        rounds = -(-blocks // self.cus)
+        even = (blocks < GAIN * rounds * self.cus) & (blocks * depth >= SPLIT_DEPTH * self.cus * self.together)
+        other = np.where(few, split, np.where(even, stream, plain))
+        return np.where(other < GAIN * plain, other, plain)
