@@ -1,8 +1,8 @@
 """Who adds which tiles of k to which tile of D: the parts of split-K and the shares of Stream-K.
 
 A tile of D takes `depth` tiles of k. Split-K cuts that run into as many parts for every tile. Stream-K gives each
-of its persistent workgroups whole tiles in rounds; the last tiles, between one and two for each workgroup, form one run of
-tiles of k that is cut evenly, wherever that falls within a tile.
+of its persistent workgroups whole tiles in rounds; the last tiles, between one and two for each workgroup, form one run
+of tiles of k that is cut evenly, wherever that falls within a tile.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class GemmEmit(Visitor):
                 piece(CEIL_DIV),
                 place_text.place(tiles.xcds, tiles.split_k, tiles.stream_k),
                 self.visit(node.interior()[0]),
-                kernel_text.partials(*split),
+                kernel_text.partials(3 + len(extra), *split),
                 kernel_text.kernel(extra, *split),
                 launch_text.launch(["A", "B", "D", *extra], *split),
                 host_text.host(

@@ -13,8 +13,7 @@ class Output:
     A part is what a lane holds of one row of atoms and one span of columns: SPAN_ATOMS accumulators in a row.
     """
 
-    def __init__(self, @arguments@, M, N, first_m, first_n, batch, alpha, beta):
-        thread = fx.Int32(gpu.thread_idx.x)
+    def __init__(self, thread, @arguments@, M, N, first_m, first_n, batch, alpha, beta):
         wave = fx.Int32(rocdl.readfirstlane(T.i32, thread // 64))
         self.lane, self.wave_m, self.wave_n = thread % 64, wave // WAVES_N, wave % WAVES_N
         self.rows, self.columns = smaller(M - first_m, fx.Int32(TILE_M)), smaller(N - first_n, fx.Int32(TILE_N))

@@ -32,7 +32,7 @@ def gemm_kernel(
     M, K, first_m, first_n, batch = place(M, N, K)
     block = Block(tile_memory(), A, B, M, N, K, first_m, first_n, batch, fx.Int32(0))
     @loops@
-    Output(@out@, M, N, first_m, first_n, batch, alpha, beta).store(vectors(acc))
+    Output(block.thread, @out@, M, N, first_m, first_n, batch, alpha, beta).store(vectors(acc))
 """
 
 _WORKSPACE = """
@@ -41,7 +41,7 @@ def gemm_kernel(A: fx.Tensor, B: fx.Tensor, W: fx.Tensor, M: fx.Int32, N: fx.Int
     part = Part(M, N, K, SPLIT_K)
     block = Block(tile_memory(), A, B, part.M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
     @loops@
-    Partials(W).save(part.tile * SPLIT_K + fx.Int64(part.piece), part.active, vectors(acc))
+    Partials(block.thread, W).save(part.tile * SPLIT_K + fx.Int64(part.piece), part.active, vectors(acc))
 
 
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
@@ -49,12 +49,12 @@ def reduce_kernel(
     @outputs@, W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, alpha: SCALAR, beta: SCALAR,
 ):
-    part = Part(M, N, fx.Int32(0), PARTS)
-    partials, first = Partials(W), part.tile * SPLIT_K
+    part, thread = Part(M, N, fx.Int32(0), PARTS), thread_number()
+    partials, first = Partials(thread, W), part.tile * SPLIT_K
     acc = zero_accumulators(SPAN_ATOMS)
     for piece, carried in range(fx.Int32(0), fx.Int32(SPLIT_K), fx.Int32(1), init=acc):
         acc = yield partials.add(first + fx.Int64(fx.Int32(piece)), part.piece, vectors(carried))
-    output = Output(@out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
+    output = Output(thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
     output.store_part(part.piece, vectors(acc))
 """
 
@@ -64,10 +64,11 @@ def gemm_kernel(
     @tensors@ W: fx.Tensor, counters: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, alpha: SCALAR, beta: SCALAR,
 ):
-    part, lds, partials = Part(M, N, K, SPLIT_K), tile_memory(), Partials(W)
+    part, lds = Part(M, N, K, SPLIT_K), tile_memory()
     block = Block(lds, A, B, part.M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
     @loops@
-    output = Output(@out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
+    output = Output(block.thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
+    partials = Partials(block.thread, W)
     first, add, store_part = part.tile * SPLIT_K, partials.add, output.store_part
     partials.save(first + fx.Int64(part.piece), part.active, vectors(acc))
     counter = address_of(counters) + part.tile * 4
@@ -85,37 +86,73 @@ def gemm_kernel(
     @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, workgroups: fx.Int32, alpha: SCALAR, beta: SCALAR,
 ):
-    lds, partials = tile_memory(), Partials(W)
-    save, add, counters = partials.save, partials.add, partials.address + 2 * STREAM_K * SLOT_BYTES
+    lds, parked = tile_memory(), park(W, [A, B, @out@])
     for number in range(fx.Int32(0), Share(M, N, K, batch, workgroups).segments, fx.Int32(1)):
         part = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
-        block = Block(lds, A, B, M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
+        _, a, b, *_ = unpark(parked)
+        block = Block(lds, a, b, M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
         gpu.barrier()
         @loops@
         done = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
-        factors = opaque(alpha), opaque(beta)
-        output = Output(@out@, M, N, done.first_m, done.first_n, done.batch, *factors)
-        thread, store, store_part, slot_at = block.thread, output.store, output.store_part, done.slot_at
-        if done.contributors == 1:
+        thread, (space, _, _, *outputs) = thread_number(), unpark(parked)
+        partials, factors = Partials(thread, space), (opaque(alpha), opaque(beta))
+        output = Output(thread, *outputs, M, N, done.first_m, done.first_n, done.batch, *factors)
+        store, store_part, save, add = output.store, output.store_part, partials.save, partials.add
+        contributors, slot_at = done.contributors, done.slot_at
+        if contributors == 1:
             store(vectors(acc))
         else:
             save(done.slot, fx.Boolean(True), vectors(acc))
-            counter = counters + fx.Int64(done.shared) * 4
-            last = arrive(thread, fx.Boolean(True), counter, done.contributors, lds)
+            counter = space.address + 2 * STREAM_K * SLOT_BYTES + fx.Int64(done.shared) * 4
+            last = arrive(thread, fx.Boolean(True), counter, contributors, lds)
             for finished in range(fx.Int32(0), last.select(fx.Int32(PARTS), fx.Int32(0)), fx.Int32(1)):
                 sums = zero_accumulators(SPAN_ATOMS)
-                for piece, carried in range(fx.Int32(0), done.contributors, fx.Int32(1), init=sums):
+                for piece, carried in range(fx.Int32(0), contributors, fx.Int32(1), init=sums):
                     slot = slot_at(fx.Int32(piece))
                     sums = yield add(slot, fx.Int32(finished), vectors(carried))
                 store_part(fx.Int32(finished), vectors(sums))
 """
 
+_PARK = '''
+class Parked:
+    """Address and strides of a tensor."""
+
+    def __init__(self, address, strides):
+        self.address, self.strides = address, strides
+
+
+def park(space, tensors):
+    """Addresses and strides, which a segment needs at its start or end only: they wait in the lanes of one vector
+    register, since scalar registers are few.
+    """
+    values = [address_of(space)]
+    for tensor in tensors:
+        values += [address_of(tensor), stride(tensor, 0), stride(tensor, 1)]
+    lane, lanes = fx.Int32(gpu.thread_idx.x) % 64, fx.Int32(0)
+    for i, value in enumerate(values):
+        for half, word in enumerate((value, value >> 32)):
+            lanes = (lane == 2 * i + half).select(word.to(fx.Int32), lanes)
+    return lanes
+
+
+def unpark(lanes):
+    """The tensors back."""
+    lanes = opaque(lanes, "v")
+
+    def value(i):
+        low, high = (fx.Int32(rocdl.readlane(T.i32, lanes, fx.Int32(2 * i + half))) for half in range(2))
+        return (high.to(fx.Int64) << 32) | low.to(fx.Uint32).to(fx.Int64)
+
+    outputs = [Parked(value(i), [value(i + 1), value(i + 2)]) for i in range(1, 3 * @count@, 3)]
+    return [Parked(value(0), []), *outputs]
+'''
+
 _PARTIALS = '''
 class Partials:
     """Partial sums in W: a slot holds a tile in the order of its threads' registers, 16 bytes a thread at a time."""
 
-    def __init__(self, W):
-        self.address, self.place = address_of(W), fx.Int32(gpu.thread_idx.x) * 16
+    def __init__(self, thread, W):
+        self.address, self.place = address_of(W), thread * 16
 
     def slot(self, number, active):
         """Descriptor of a slot, of nothing where not `active`."""
@@ -166,11 +203,15 @@ def arrive(thread, active, counter, contributors, lds):
 '''
 
 
-def partials(split_k: int, algorithm: str, stream_k: int) -> str:
-    """Helpers of a split sum: its workspace and, where the last workgroup to arrive adds up, the arrival."""
+def partials(tensors: int, split_k: int, algorithm: str, stream_k: int) -> str:
+    """Helpers of a split sum: its workspace and, where the last workgroup to arrive adds up, the arrival.
+
+    `tensors` counts them without the workspace.
+    """
     if split_k == 1 and not stream_k:
         return ""
-    return join(piece(_PARTIALS), "" if algorithm == "workspace" and not stream_k else piece(_ARRIVE))
+    park = piece(_PARK).replace("@count@", str(tensors)) if stream_k else ""
+    return join(park, piece(_PARTIALS), "" if algorithm == "workspace" and not stream_k else piece(_ARRIVE))
 
 
 def kernel(extra: list[str], split_k: int, algorithm: str, stream_k: int) -> str:

@@ -20,7 +20,11 @@ def stride(tensor, axis):
 
 
 def address_of(tensor):
-    return fx.Int64(fx.ptrtoint(fx.get_iter(tensor)))
+    return @address@
+
+
+def thread_number():
+    return @thread@
 
 
 def smaller(a, b):
@@ -273,12 +277,17 @@ def resources(narrow: bool, guarded: bool, persistent: bool) -> str:
     """Buffer descriptors and guarded loads.
 
     `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads; `persistent`:
-    a workgroup works on several tiles, between which nothing that follows from a stride is kept in registers.
+    a workgroup works on several tiles, between which nothing that follows from its thread or a stride is kept.
     """
     value = "fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))"
     call = "\n    if access < 4:\n        return load_narrow(source, offsets, access, beyond)" if narrow else ""
     text = piece(_RESOURCES).replace("@narrow@", call)
-    text = text.replace("@stride@", f"opaque({value})" if persistent else value)
+    address, thread = "fx.Int64(fx.ptrtoint(fx.get_iter(tensor)))", "fx.Int32(gpu.thread_idx.x)"
+    if persistent:
+        value = f"tensor.strides[axis] if isinstance(tensor, Parked) else opaque({value})"
+        thread = f'opaque({thread}, "v")'
+        address = f"tensor.address if isinstance(tensor, Parked) else {address}"
+    text = text.replace("@stride@", value).replace("@address@", address).replace("@thread@", thread)
     return join(text, piece(_NARROW) if narrow else "", piece(_STORE_IF) if guarded else "")
 
 

@@ -105,10 +105,10 @@ def share_of(*sizes):
     return Share(*(opaque(size) for size in sizes))
 
 
-def opaque(value):
-    """The same scalar, of which the compiler knows nothing."""
+def opaque(value, register="s"):
+    """The same scalar, or vector with register "v", of which the compiler knows nothing."""
     raw = value.ir_value()
-    return type(value)(llvm.inline_asm(raw.type, [raw], "", "=s,0", has_side_effects=True))
+    return type(value)(llvm.inline_asm(raw.type, [raw], "", f"={register},0", has_side_effects=True))
 
 
 class Segment:

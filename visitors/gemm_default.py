@@ -28,7 +28,7 @@ from closedform.operators.gemm import KNOBS, Gemm, GemmTiles
 from .derivation import Derivation, GridVerdict, PredictedResources
 from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
-from .gemm_rules import broken_rule
+from .gemm_rules import broken_rule, live_max
 from .gemm_shape import GemmShape
 from .gemm_spread import Spread, SpreadCosts
 
@@ -84,7 +84,7 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     block = _block(op, hw, overrides, None)
     try:
         shape = GemmShape(op, _tiles(op, hw, block, given), hw)
-        while block.clocks and shape.live > _live_max(hw, shape):
+        while block.clocks and shape.live > live_max(shape):
             block = _block(op, hw, overrides, shape.accumulators)
             shape = GemmShape(op, _tiles(op, hw, block, given), hw)
     except BadInput as error:
@@ -94,12 +94,6 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     if broken is not None:
         return Derivation(op, hw, "default", None, _binding_of(broken.resource), (), None, None, broken)
     return _result(op, hw, shape.tiles, shape)
-
-
-def _live_max(hw: HardwareDescriptor, shape: GemmShape) -> int:
-    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way."""
-    budget = register_budget(hw, shape.tiles.waves_per_simd)
-    return budget.total + budget.total // 8 if budget.unified else budget.arch + budget.acc
 
 
 def _binding_of(resource: str) -> str:

@@ -11,7 +11,7 @@ from closedform.hw.occupancy import register_budget
 
 from .gemm_shape import GemmShape
 
-__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits"]
+__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "live_max"]
 
 OFFSET_LIMIT = 2**31 - 16
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
@@ -43,6 +43,12 @@ class Rule:
         if needed <= limit:
             return None
         return Infeasible(self.name, needed, limit, self.unit, f"the {self.mechanism} of this gemm", self.way_out)
+
+
+def live_max(shape: GemmShape) -> int:
+    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way."""
+    budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
+    return budget.total + budget.total // 8 if budget.unified else budget.arch + budget.acc
 
 
 def _power_of_two(*values: int) -> tuple[int, int]:
@@ -198,6 +204,13 @@ RULES: tuple[Rule, ...] = (
         "tiles of k",
         "fewer parts: each takes at least one tile of k",
         lambda s: (s.tiles.split_k, max(1, -(-s.op.K // s.tiles.tile_k))),
+    ),
+    Rule(
+        "persistent registers",
+        "split",
+        "registers",
+        "use smaller wave tiles, or split_k in place of stream_k",
+        lambda s: (s.live if s.tiles.stream_k else 0, live_max(s)),
     ),
     Rule("workgroups", "split", "workgroups", "split less: workgroups are counted in 31 bits", _workgroups),
     Rule("batch", "mapping", "workgroups", "the grid's z holds 65535", lambda s: (s.op.batch, 65535)),

@@ -158,6 +158,7 @@ class GemmShape:
                 "LDS places of a lane's chunks, one for each XOR of them",
             ),
         )
+        items += (RegisterItem("segment", self.segment, "arch", "what a persistent workgroup keeps from tile to tile"),)
         named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)
         transposed = self.elem_bytes == 1 and "AlongRows" in self.kinds
         more = OVERHEAD + OVERHEAD_BYTES * transposed
@@ -166,6 +167,15 @@ class GemmShape:
         more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
         rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
         return tuple(item for item in (*items, rest) if item.registers)
+
+    @property
+    def segment(self) -> int:
+        """Registers of Stream-K: AccVGPRs that are saved through others, lines of wide elements with their addresses."""
+        if not self.tiles.stream_k:
+            return 0
+        part = 0 if self.hw.vgpr_unified else self.layout.span // self.atom.m * self.atom.registers_c + 8
+        wide = [o.registers_loads for o in self.operands if o.kind == "AlongRows" and self.elem_bytes == 4]
+        return part + sum(wide)
 
     @cached_property
     def places(self) -> int:

@@ -89,6 +89,7 @@ BROKEN = {
     "XCDs": {"xcds": 7},
     "split or stream": {"split_k": 2, "stream_k": 304},
     "split depth": {"split_k": 65},
+    "persistent registers": {"stream_k": 304, "tile_m": 256, "tile_n": 256, "wave_m": 2, "wave_n": 2},
     "workgroups": {"stream_k": 2**26},
     "whole atoms": {"tile_m": 40},
 }
