@@ -28,6 +28,7 @@ __all__ = [
     "KNOBS",
     "LAYOUTS",
     "OUT_DTYPES",
+    "PRESHUFFLED",
     "SPLIT_ALGORITHMS",
     "Gemm",
     "GemmAtom",
@@ -54,6 +55,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 BIASES = ("none", "row", "column")
 SPLIT_ALGORITHMS = ("workspace", "single")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
+PRESHUFFLED = ("none", "A", "B", "AB")
 
 BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
 
@@ -65,8 +67,10 @@ class Gemm:
     `out_dtype` is the type of D (and C); empty, it is the dtype, f32 for types that sums do not fit (8 bits, xf32) and
     i32 for i8. `lda`, `ldb` and `ldd` are leading dimensions in elements, 0 for tight rows; `has_c` asks for beta C,
     `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments.
+    `preshuffled` operands lie in memory as a lane's fragments (gemm_pack); they are packed from what the layout says.
 
-    Raises BadInput for an extent below 1, an unknown name, or a leading dimension shorter than a row.
+    Raises BadInput for an extent below 1, an unknown name, or a leading dimension shorter than a row or of an operand
+    that is pre-shuffled and so has none.
     """
 
     M: int
@@ -82,6 +86,7 @@ class Gemm:
     has_c: bool = False
     bias: str = "none"
     activation: str = "none"
+    preshuffled: str = "none"
 
     name: ClassVar[str] = "gemm"
 
@@ -94,6 +99,7 @@ class Gemm:
             ("out_dtype", ("", *OUT_DTYPES)),
             ("bias", BIASES),
             ("activation", ACTIVATIONS),
+            ("preshuffled", PRESHUFFLED),
         )
         for name, known in named:
             value = getattr(self, name)
@@ -105,6 +111,8 @@ class Gemm:
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, int) or (given and given < row) or given < 0:
                 raise BadInput(f"{name}={given!r} must be 0 or at least the row length {row}")
+            if given and name[-1].upper() in self.packed:
+                raise BadInput(f"{name}={given}: a pre-shuffled operand has no leading dimension, leave it 0")
 
     @property
     def result(self) -> str:
@@ -120,6 +128,11 @@ class Gemm:
     def leading(self) -> tuple[int, int, int]:
         """Elements between rows of A, B and D as stored."""
         return self.lda or self.shape_a[1], self.ldb or self.shape_b[1], self.ldd or self.N
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """Operands that are pre-shuffled: "A", "B"."""
+        return () if self.preshuffled == "none" else tuple(self.preshuffled)
 
     @property
     def elem_bytes(self) -> int:

@@ -8,9 +8,10 @@ import numpy as np
 
 from .attention import Attention
 from .gemm import Gemm
+from .gemm_epilogue import epilogue
 from .numerics import Array, rounded
 
-__all__ = ["Reference", "attention_reference", "gemm_reference", "reference"]
+__all__ = ["Reference", "attention_reference", "gemm_reference", "input_dtype", "reference"]
 
 #: Scores that are held in memory at a time.
 SCORES_AT_ONCE = 2**22
@@ -32,13 +33,43 @@ class Reference:
     lost: Array
 
 
-def reference(op: Attention | Gemm, **inputs: Array) -> Reference:
-    """The reference of the operator on inputs Q, K, V or A, B (as stored), which are rounded to its dtype."""
-    exact = {name: rounded(x, op.dtype).astype(np.float64) for name, x in inputs.items()}
+def input_dtype(op: Attention | Gemm, name: str) -> str:
+    """Type of an input: the operator's, but C has that of D and bias is f32."""
+    if isinstance(op, Gemm):
+        return {"C": op.result, "bias": "f32"}.get(name, op.dtype)
+    return op.dtype
+
+
+def reference(
+    op: Attention | Gemm, *, alpha: float = 1.0, beta: float = 1.0, scale: float = 1.0, **inputs: Array
+) -> Reference:
+    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias, which are rounded to their types.
+
+    alpha, beta and scale are those of gemm's epilogue.
+    """
+    exact = {name: rounded(x, input_dtype(op, name)).astype(np.float64) for name, x in inputs.items()}
     with np.errstate(invalid="ignore", over="ignore"):
         if isinstance(op, Gemm):
-            return gemm_reference(exact["A"], exact["B"], op.layout)
+            sums = gemm_reference(exact["A"], exact["B"], op.layout)
+            return _finished(op, sums, exact, alpha, beta, scale)
         return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
+
+
+def _finished(
+    op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float
+) -> Reference:
+    """The reference behind the epilogue. Its terms each add a rounding, and no activation is steeper than 1.13."""
+    out = epilogue(op, sums.out, exact, alpha, beta, scale)
+    if (op.has_c, op.bias, op.activation, alpha, scale) == (False, "none", "none", 1.0, 1.0):
+        return sums
+    terms = np.abs(alpha) * sums.size
+    if op.has_c:
+        terms = terms + np.abs(beta * exact["C"])
+    if op.bias != "none":
+        bias = np.abs(exact["bias"])
+        terms = terms + (bias[:, :, None] if op.bias == "row" else bias[:, None, :])
+    growth = (1.13 * (np.abs(alpha) * sums.growth + 8 * terms) + 8 * np.abs(out)) * np.abs(scale)
+    return Reference(out, np.maximum(np.abs(out), terms * np.abs(scale)), growth, np.zeros_like(out))
 
 
 def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference:

@@ -9,8 +9,10 @@ import numpy as np
 from closedform.hw.errors import BadInput
 from closedform.operators.attention import Attention, AttentionDevice
 from closedform.operators.gemm import Gemm, GemmDevice
+from closedform.operators.gemm_epilogue import epilogue
 from closedform.operators.level import Level, level
 from closedform.operators.numerics import Array, accumulator, rounded
+from closedform.operators.reference import input_dtype
 
 from .compute_attention import AttentionCompute
 from .compute_gemm import GemmCompute
@@ -30,11 +32,19 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
     def __init__(self, level_: str | Level = Level.WAVE) -> None:
         self.level = level(level_)
 
-    def run(self, tree: AttentionDevice | GemmDevice, **inputs: Any) -> Array:
-        """The operator's result on `inputs`, which are rounded to its dtype first; so is the result.
+    def run(
+        self,
+        tree: AttentionDevice | GemmDevice,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        scale: float = 1.0,
+        **inputs: Any,
+    ) -> Array:
+        """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
-        Attention takes Q, K and V, gemm A and B as stored, shaped as `input_shapes` says. The array
-        returned is f32 (f64 for f64) and holds values of the dtype. Raises BadInput for missing, unknown or
+        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, shaped as `input_shapes`
+        says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds values of the dtype. Raises BadInput for missing, unknown or
         misshapen inputs and for an open tree below the device level.
         """
         op = tree.op
@@ -42,13 +52,22 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
         self.out = np.zeros(_output_shape(op), accumulator(op.dtype))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             self.visit(tree)
-            return rounded(self.out, op.result if isinstance(op, Gemm) else op.dtype)
+            if isinstance(op, Gemm):
+                return rounded(epilogue(op, self.out, self.inputs, alpha, beta, scale), op.result)
+            return rounded(self.out, op.dtype)
 
 
 def input_shapes(op: Attention | Gemm) -> dict[str, tuple[int, ...]]:
-    """Shape of each input: [batch, heads, L, d] of attention, [batch, rows, columns] as stored of gemm."""
+    """Shape of each input: [batch, heads, L, d] of attention; of gemm [batch, rows, columns] as stored, bias [batch,
+    rows or columns].
+    """
     if isinstance(op, Gemm):
-        return {"A": (op.batch, *op.shape_a), "B": (op.batch, *op.shape_b)}
+        shapes: dict[str, tuple[int, ...]] = {"A": (op.batch, *op.shape_a), "B": (op.batch, *op.shape_b)}
+        if op.has_c:
+            shapes["C"] = (op.batch, op.M, op.N)
+        if op.bias != "none":
+            shapes["bias"] = (op.batch, op.M if op.bias == "row" else op.N)
+        return shapes
     keys = (op.batch, op.heads, op.L_kv, op.d)
     return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
 
@@ -65,7 +84,7 @@ def _checked(op: Attention | Gemm, inputs: dict[str, Any]) -> dict[str, Array]:
     checked = {}
     for name, shape in shapes.items():
         try:
-            checked[name] = rounded(inputs[name], op.dtype)
+            checked[name] = rounded(inputs[name], input_dtype(op, name))
         except (TypeError, ValueError) as error:
             raise BadInput(f"{name} is not an array of real numbers: {error}") from error
         if checked[name].shape != shape:

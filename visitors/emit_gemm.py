@@ -14,9 +14,10 @@ from . import emit_gemm_kernel as kernel_text
 from . import emit_gemm_launch as launch_text
 from . import emit_gemm_loop as loop_text
 from . import emit_gemm_operand as operand_text
+from . import emit_gemm_packed as packed_text
 from . import emit_gemm_place as place_text
 from .derivation import Derivation
-from .emit_text import CEIL_DIV, constants, docstring, join, piece
+from .emit_text import CEIL_DIV, constants, docstring, fill, join, piece
 from .gemm_shape import GemmShape
 from .visitor import Visitor
 
@@ -55,12 +56,14 @@ GRID_X = 65536
 _IMPORTS = """
 import math
 import sys
+@named@
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 import torch
 from flydsl._mlir import ir
-@llvm@from flydsl._mlir.dialects import rocdl as operations
+@llvm@
+from flydsl._mlir.dialects import rocdl as operations
 from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
 from flydsl.expr import gpu, rocdl
 from flydsl.expr.typing import T
@@ -68,7 +71,7 @@ from flydsl.expr.typing import Vector as Vec
 """
 
 
-_LLVM = "from flydsl._mlir.dialects import llvm\n"
+_LLVM = "from flydsl._mlir.dialects import llvm"
 
 
 class GemmEmit(Visitor):
@@ -83,6 +86,11 @@ class GemmEmit(Visitor):
         self.derivation = derivation
         self.gemm = GemmShape(derivation.op, tiles, derivation.hw)
 
+    @property
+    def _packed(self) -> str:
+        """Names of the pre-shuffled operands, "" where there are none."""
+        return "".join(self.gemm.op.packed)
+
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
@@ -90,17 +98,21 @@ class GemmEmit(Visitor):
         return (
             join(
                 self._gemm_header(),
-                piece(_IMPORTS).replace("@llvm@", _LLVM if tiles.arrives else ""),
+                fill(
+                    piece(_IMPORTS),
+                    {
+                        "named": "from typing import NamedTuple" if op.packed else "",
+                        "llvm": _LLVM if tiles.arrives else "",
+                    },
+                ),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
                 place_text.place(tiles.xcds, tiles.split_k, tiles.stream_k),
                 self.visit(node.interior()[0]),
                 kernel_text.partials(3 + len(extra), *split),
-                kernel_text.kernel(extra, *split),
+                kernel_text.kernel(extra, self._packed, *split),
                 launch_text.launch(["A", "B", "D", *extra], *split),
-                host_text.host(
-                    op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation, tiles.splits
-                ),
+                host_text.host(op, tiles.splits),
             )
             + "\n"
         )
@@ -115,10 +127,13 @@ class GemmEmit(Visitor):
             operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct))
         if "AlongRows" in kinds:
             operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"]))
+        if "Packed" in kinds:
+            operands.append(packed_text.packed(op.packed))
+        swizzled = self._packed != "AB"
         return join(
-            operand_text.resources(narrow, any(guarded.values()), tiles.stream_k > 0),
+            operand_text.resources(narrow, any(guarded.values()), swizzled, tiles.stream_k > 0),
             self._column_order(),
-            operand_text.operand(),
+            operand_text.operand() if swizzled else "",
             *operands,
             self.visit(node.interior()[0]),
         )
@@ -129,8 +144,8 @@ class GemmEmit(Visitor):
         a, b = shape.operands
         return join(
             self.visit(node.interior()[0]),
-            loop_text.split("0" if shape.acc_type == "i32" else "0.0"),
-            loop_text.order(tiles.pinned),
+            loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed),
+            loop_text.order(tiles.pinned, self._packed, tiles.direct),
             epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
             loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct),
             epilogue_text.output(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * self.alpha")),
@@ -182,21 +197,27 @@ class GemmEmit(Visitor):
             return " | ".join(terms)
 
         back = [(to, source) for source, to in moved]
-        text = f'''
+        text = """
 def natural(row):
     return row
-
-
+"""
+        forward = f'''
 def column_row(column):
     """Image row of a column of op(B): the order that leaves each lane COLUMN_RUN consecutive columns of D."""
     return {permuted("column", moved)}
 '''
         inverse = f'''
 def row_column(row):
-    """Column of op(B) in an image row."""
+    """Column of op(B) in an image row@why@."""
     return {permuted("row", back)}
 '''
-        return join(piece(text), piece(inverse) if self.gemm.tiles.direct else "")
+        packed = "B" in self._packed
+        why = ": the order that leaves each lane COLUMN_RUN consecutive columns of D" if packed else ""
+        return join(
+            piece(text),
+            "" if packed else piece(forward),
+            piece(inverse).replace("@why@", why) if packed or self.gemm.tiles.direct else "",
+        )
 
     def _gemm_header(self) -> str:
         d = self.derivation
@@ -209,6 +230,10 @@ def row_column(row):
         formula = formula if op.activation == "none" else f"{op.activation}({formula})"
         stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
         how = "straight to LDS" if tiles.direct else "through registers"
+        loads = f"{how}, {tiles.buffers} buffer(s) in LDS"
+        if op.packed:
+            loads = "" if self._packed == "AB" else f", {'A' if self._packed == 'B' else 'B'} {loads}"
+            loads = f"pre-shuffled {' and '.join(op.packed)} straight to registers{loads}"
         return docstring(
             f"Matrix product D = {formula} for {hw.gfx}.",
             [
@@ -219,7 +244,7 @@ def row_column(row):
                     "tiles",
                     f"{tiles.tile_m} x {tiles.tile_n} x {tiles.tile_k}, waves {tiles.wave_m} x {tiles.wave_n}",
                 ),
-                ("loads", f"{how}, {tiles.buffers} buffer(s) in LDS"),
+                ("loads", loads),
                 (
                     "registers",
                     f"at most {self.resources.registers} of {self.resources.register_budget} a lane{unified}, "
@@ -260,20 +285,14 @@ def row_column(row):
             ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.chunks * 4}", "of an image row in LDS"),
             ("STEPS, READS, MFMAS", f"{layout.steps}, {layout.reads}, {layout.mfmas}", "of a tile, operand, chunk"),
             ("MFMA_WORDS", shape.mfma_words, "of an MFMA operand"),
-            ("FRAGMENTS", "READS * (A_ATOMS + B_ATOMS)", "chunks that a step reads"),
-            ("BUFFERS, BUFFER_WORDS", f"{tiles.buffers}, (TILE_M + TILE_N) * ROW_WORDS", "images of A and B in LDS"),
-            (
-                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
-                f"{layout.swizzle.first}, {layout.swizzle.second}, {layout.swizzle.mask}",
-                "XOR of chunk and row",
-            ),
+            *self._lds_constants(),
             ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "consecutive columns of a lane, of its groups"),
             (
                 "SPAN_ATOMS, PARTS",
                 "COLUMN_SPAN // ATOM_MN, A_ATOMS * B_ATOMS * ATOM_MN // COLUMN_SPAN",
                 "atoms of a part of D that is stored at a time",
             ),
-            ("A_STAGED, CARRIED", f"{a.registers_loads}, {shape.carried}", "loads that a thread keeps under way"),
+            *self._carried_constants(),
             ("A_READ, B_READ, STORE", f"{tiles.read_a}, {tiles.read_b}, {tiles.store}", "elements of a global access"),
         ]
         if a.kind == "AlongK" or b.kind == "AlongK":
@@ -290,6 +309,43 @@ def row_column(row):
             ("TOLERANCE", TOLERANCES.get(out, 0.13), "of main(), relative to the largest value"),
         ]
         return constants(rows)
+
+    def _lds_constants(self) -> list[tuple[str, Any, str]]:
+        """What passes through LDS: both operands, or the one that is not packed."""
+        tiles, swizzle = self.gemm.tiles, self.gemm.layout.swizzle
+        if self._packed == "AB":
+            return []
+        names = [name for name in "AB" if name not in self._packed]
+        atoms = " + ".join(f"{name}_ATOMS" for name in names)
+        rows = " + ".join(f"TILE_{'M' if name == 'A' else 'N'}" for name in names)
+        both = ("({})" if len(names) > 1 else "{}").format
+        return [
+            ("FRAGMENTS", f"READS * {both(atoms)}", "chunks that a step reads"),
+            (
+                "BUFFERS, BUFFER_WORDS",
+                f"{tiles.buffers}, {both(rows)} * ROW_WORDS",
+                f"images of {' and '.join(names)} in LDS",
+            ),
+            (
+                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
+                f"{swizzle.first}, {swizzle.second}, {swizzle.mask}",
+                "XOR of chunk and row",
+            ),
+        ]
+
+    def _carried_constants(self) -> list[tuple[str, Any, str]]:
+        """Loads under way from one tile to the next."""
+        shape = self.gemm
+        if not self._packed:
+            staged = f"{shape.operands[0].registers_loads}, {shape.carried}"
+            return [("A_STAGED, CARRIED", staged, "loads that a thread keeps under way")]
+        chunks = "chunks of a tile that a lane holds of packed operands"
+        if self._packed == "AB":
+            return [("PACKED", "STEPS * READS * (A_ATOMS + B_ATOMS)", chunks)]
+        return [
+            ("PACKED", f"STEPS * READS * {self._packed}_ATOMS", chunks),
+            ("CARRIED", shape.carried, "loads that a thread keeps under way on their way to LDS"),
+        ]
 
 
     def _split_constants(self) -> list[tuple[str, Any, str]]:
@@ -313,6 +369,7 @@ def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
     parts = [op.layout.lower(), f"{tiles.tile_m}x{tiles.tile_n}x{tiles.tile_k}"]
     parts.append(f"w{tiles.wave_m}x{tiles.wave_n}b{tiles.buffers}{'d' if tiles.direct else ''}")
     parts.append(f"a{tiles.read_a}b{tiles.read_b}d{tiles.store}")
+    parts += [f"packed{op.preshuffled.lower()}"] if op.packed else []
     if tiles.stream_k:
         parts.append(f"stream{tiles.stream_k}")
     elif tiles.split_k > 1:

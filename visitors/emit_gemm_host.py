@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from closedform.operators.gemm import Gemm
+
+from .emit_gemm_pack import host_parts, pack_functions
 from .emit_text import join, piece
 
 __all__ = ["host"]
@@ -10,14 +13,14 @@ _RUN = '''
 def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None@workspace@):
     """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
 
-    a @shape_a@ and b @shape_b@ of TORCH_DTYPE@more@, each with a leading batch axis or without,
+    @takes@@more@, each with a leading batch axis or without,
     rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
     @workspace_is@
     """
     @normal@
     batch, M, N, K = problem(a, b)
-    out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device) if out is None else out
-    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device)
+    out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device) if out is None else out
+    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device)
     @check@
     grids = grids_of(M, N, K, batch)
     stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream
@@ -27,14 +30,11 @@ def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None@workspac
     return out if target is out else out.copy_(target.view(out.shape))
 
 
-def operand_tensor(t, access, lines):
-    """[batch, rows, columns] that the kernel can read in place, or a copy of that kind."""
+@pack_functions@@operand_tensor@def batched(t):
+    """The operand with a leading batch axis."""
     t = t if t.dim() == 3 else t[None]
     if t.dim() != 3 or t.dtype != TORCH_DTYPE:
         raise ValueError(f"operands must be 2-D or 3-D {TORCH_DTYPE} tensors, not {tuple(t.shape)} {t.dtype}")
-    t = t if addressable(t, access, lines, ELEM_BYTES) else t.contiguous()
-    if not addressable(t, access, lines, ELEM_BYTES):
-        raise ValueError(f"{tuple(t.shape)}: rows must hold whole accesses of {access} and {lines} of them below 2 GiB")
     return t
 
 
@@ -55,9 +55,9 @@ def storable(t):
 def problem(a, b):
     """(batch, M, N, K) of two operands as stored."""
     (M, K), (K_b, N) = @extents@
-    batch = max(a.shape[0], b.shape[0])
-    if K != K_b or any(t.shape[0] not in (1, batch) for t in (a, b)) or batch > BATCH_LIMIT:
-        raise ValueError(f"shapes do not agree: a {tuple(a.shape)}, b {tuple(b.shape)}")
+    batch = max(@a@.shape[0], @b@.shape[0])
+    if K != K_b or any(t.shape[0] not in (1, batch) for t in (@a@, @b@)) or batch > BATCH_LIMIT:
+        raise ValueError(f"shapes do not agree: a @shown_a@, b @shown_b@")
     wholes = (@wholes@)
     for name, extent, whole in wholes:
         if extent % whole:
@@ -68,6 +68,16 @@ def problem(a, b):
 def raw(t):
     """8-bit floats as bytes: the kernel takes addresses and strides only."""
     return t.view(torch.int8) if t.element_size() == 1 else t
+'''
+
+_OPERAND_TENSOR = '''
+def operand_tensor(t, access, lines):
+    """[batch, rows, columns] that the kernel can read in place, or a copy of that kind."""
+    t = batched(t)
+    t = t if addressable(t, access, lines, ELEM_BYTES) else t.contiguous()
+    if not addressable(t, access, lines, ELEM_BYTES):
+        raise ValueError(f"{tuple(t.shape)}: rows must hold whole accesses of {access} and {lines} of them below 2 GiB")
+    return t
 '''
 
 _REFERENCE = '''
@@ -88,7 +98,7 @@ def example(device, M=@M@, N=@N@, K=@K@, batch=@batch@):
 
 def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
-    inputs = [raw(t) for t in example("cpu", 16, 16, 16, 1)]
+    @small@
     d = raw(torch.zeros(1, 16, 16, dtype=TORCH_OUT))
     @example_space@
     launch(*inputs[:2], d, *inputs[2:], @spaces@16, 16, 16, 1, *grids_of(16, 16, 16, 1), 1.0, 0.0)
@@ -102,7 +112,8 @@ def main():
         print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
         return 3
     inputs = example("cuda")
-    out = run(*inputs)
+    @pack@
+    out = run(*@inputs@)
     rows = torch.linspace(0, out.shape[1] - 1, min(out.shape[1], 64)).long().unique()
     want = reference(*(t.cpu() for t in sampled(inputs, rows))).to(TORCH_OUT).double()
     error = (out[:, rows].cpu().double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
@@ -111,12 +122,12 @@ def main():
     times = []
     for _ in range(25):
         begin.record()
-        run(*inputs, out=out)
+        run(*@inputs@, out=out)
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
     ms = sorted(times[5:])[10]
-    batch, M, N, K = problem(*inputs[:2])
+    batch, M, N, K = problem(*@inputs@[:2])
     print(f"median {ms * 1e3:.1f} us, {2 * batch * M * N * K / ms / 1e9:.1f} TFLOPS")
     return 0 if error <= TOLERANCE else 1
 
@@ -133,10 +144,9 @@ if __name__ == "__main__":
 '''
 
 
-def host(
-    layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, activation: str, splits: bool
-) -> str:
-    """Host functions; `shape` is (M, N, K, batch), the default of `example`; `splits`: there is a workspace."""
+def host(op: Gemm, splits: bool) -> str:
+    """Host functions; the shape of `op` is the default of `example`; `splits`: there is a workspace."""
+    layout, c, bias, activation = op.layout, op.has_c, op.bias, op.activation
     low = [name for name, there in (("c", c), ("bias", bias != "none")) if there]
     a_along_k, b_along_k = layout[0] == "N", layout[1] == "T"
     formula = "alpha A B" + (" + beta C" if c else "") + (" + bias" if bias != "none" else "")
@@ -145,11 +155,8 @@ def host(
     more = (", c [M, N] of TORCH_OUT" if c else "") + (
         f", bias of length {'M' if bias == 'row' else 'N'} in f32" if bias != "none" else ""
     )
-    normal = [
-        f"a = operand_tensor(a, A_READ, {'TILE_M' if a_along_k else 'TILE_K'})",
-        f"b = operand_tensor(b, B_READ, {'TILE_N' if b_along_k else 'TILE_K'})",
-    ]
-    check = ["a, b = (t.expand(batch, *t.shape[1:]) for t in (a, b))"]
+    parts = host_parts(op)
+    check = [f"a, b = (t.expand(batch, *t.shape[1:]) for t in ({parts['a']}, {parts['b']}))"]
     check.append("if tuple(out.shape[-2:]) != (M, N) or out.numel() != batch * M * N or out.dtype != TORCH_OUT:")
     check.append(
         '    raise ValueError(f"out must be {batch} x {M} x {N} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")'
@@ -162,11 +169,12 @@ def host(
     if bias != "none":
         length = "M" if bias == "row" else "N"
         check.append(f"bias = bias.float().reshape(-1, 1, {length}).expand(batch, 1, {length})")
-    wholes = [
-        '("K", K, A_TAIL)' if a_along_k else '("M", M, A_READ)',
-        '("K", K, B_TAIL)' if b_along_k else '("N", N, B_READ)',
-        '("N", N, STORE)',
-    ]
+    wholes = []
+    if "A" not in op.packed:
+        wholes.append('("K", K, A_TAIL)' if a_along_k else '("M", M, A_READ)')
+    if "B" not in op.packed:
+        wholes.append('("K", K, B_TAIL)' if b_along_k else '("N", N, B_READ)')
+    wholes.append('("N", N, STORE)')
     shapes = [
         "((batch, M, K), TORCH_DTYPE)" if a_along_k else "((batch, K, M), TORCH_DTYPE)",
         "((batch, N, K), TORCH_DTYPE)" if b_along_k else "((batch, K, N), TORCH_DTYPE)",
@@ -186,18 +194,15 @@ def host(
     if bias == "row":
         sampled.append("rest[-1] = rest[-1][:, :, rows]")
     values = {
-        "tensors_typed": "",
         "parameters": "".join(f"{name}, " for name in low),
         "beta": "1.0" if c else "0.0",
         "formula": formula,
-        "shape_a": "[M, K]" if a_along_k else "[K, M]",
-        "shape_b": "[N, K]" if b_along_k else "[K, N]",
         "more": more,
-        "normal": "\n    ".join(normal),
+        "normal": f"{parts['normal_a']}\n    {parts['normal_b']}",
         "check": "\n    ".join(check),
         "tensors": ", ".join(("a", "b", "target", *low)),
-        "extents": f"a.shape[1:]{'' if a_along_k else '[::-1]'}, b.shape[1:]{'[::-1]' if b_along_k else ''}",
-        "wholes": ", ".join(wholes),
+        "extents": f"{parts['extents_a']}, {parts['extents_b']}",
+        "wholes": ", ".join(wholes) + ("," if len(wholes) == 1 else ""),
         "turn_a": turn_a,
         "turn_b": turn_b,
         "finish": "\n    ".join(finish),
@@ -211,7 +216,10 @@ def host(
         "shapes": f"[{', '.join(shapes)}]",
         "sampled": "\n    ".join(sampled),
     }
-    values |= dict(zip(("M", "N", "K", "batch"), (str(extent) for extent in shape), strict=True))
+    values |= {name: str(getattr(op, name)) for name in ("M", "N", "K", "batch")}
+    values["operand_tensor"] = piece(_OPERAND_TENSOR) + "\n\n\n" if op.preshuffled != "AB" else ""
+    values["pack_functions"] = pack_functions(op) + "\n\n\n" if op.packed else ""
+    values |= {name: text.replace("\n", "\n    ") for name, text in parts.items()}
     text = join(_filled(_RUN, values), _filled(_REFERENCE, values))
     return text.replace("    \n", "")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import indent
-
-from .emit_text import join, piece
+from .emit_text import fill, join, piece
 
 __all__ = ["kernel", "partials"]
 
@@ -14,11 +12,26 @@ def tile_memory():
     return fx.SharedAllocator().allocate(fx.Array[fx.Int32, BUFFERS * BUFFER_WORDS, 16]).peek().ptr
 '''
 
+_ARRIVAL = '''
+def tile_memory():
+    """A word of LDS that says who arrived last: A and B do not pass through LDS."""
+    return fx.SharedAllocator().allocate(fx.Array[fx.Int32, 4, 16]).peek().ptr
+'''
+
+_NO_LDS = '''
+def tile_memory():
+    """Neither A nor B passes through LDS."""
+'''
+
 _LOOPS = """
 state = block.prologue()
-for tile, carried in range(fx.Int32(0), @K@ // TILE_K, fx.Int32(1), init=state):
+for tile, carried in range(fx.Int32(0), @whole@, fx.Int32(1), init=state):
     state = yield block.step(fx.Int32(tile), carried)
-acc = split_state(state)[2]
+acc = split_state(state)[-1]
+@tail@
+"""
+
+_TAIL = """
 for tile, carried in range(@K@ // TILE_K, ceil_div(@K@, TILE_K), fx.Int32(1), init=acc):
     acc = yield block.tail(fx.Int32(tile), vectors(carried))
 """
@@ -214,18 +227,26 @@ def partials(tensors: int, split_k: int, algorithm: str, stream_k: int) -> str:
     return join(park, piece(_PARTIALS), "" if algorithm == "workspace" and not stream_k else piece(_ARRIVE))
 
 
-def kernel(extra: list[str], split_k: int, algorithm: str, stream_k: int) -> str:
+def kernel(extra: list[str], packed: str, split_k: int, algorithm: str, stream_k: int) -> str:
     """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D.
 
-    With the algorithm "workspace" a second kernel adds the parts of a split k, in order; with "single", and in
-    Stream-K, the last workgroup to arrive does, in the same order.
+    Where both operands are `packed`, zeros fill the last tile of k and there is no partial one. With the algorithm
+    "workspace" a second kernel adds the parts of a split k, in order; with "single", and in Stream-K, the last
+    workgroup to arrive does, in the same order.
     """
-    split = _WORKSPACE if algorithm == "workspace" else _SINGLE
-    text = _STREAM if stream_k else split if split_k > 1 else _PLAIN
+    splits, arrives = split_k > 1 or stream_k > 0, stream_k > 0 or (split_k > 1 and algorithm == "single")
+    text = _STREAM if stream_k else _SINGLE if arrives else _WORKSPACE if splits else _PLAIN
+    depth = {"K": "part.K" if splits else "K"}
+    loops = {
+        "whole": fill("ceil_div(@K@, TILE_K)" if packed == "AB" else "@K@ // TILE_K", depth),
+        "tail": "" if packed == "AB" else fill(piece(_TAIL), depth),
+    }
     typed = [f"{name}: fx.Tensor" for name in ("A", "B", "D", *extra)]
-    text = piece(text).replace("@tensors@", ", ".join(typed) + ",").replace("@outputs@", ", ".join(typed[2:]))
-    text = text.replace("@out@", ", ".join(("D", *extra)))
-    loops = piece(_LOOPS).replace("@K@", "part.K" if split_k > 1 or stream_k else "K")
-    for gap in (" " * 8, " " * 4):
-        text = text.replace(f"\n{gap}@loops@\n", "\n" + indent(loops, gap) + "\n")
-    return join(piece(_LDS), text)
+    values = {
+        "tensors": ", ".join(typed) + ",",
+        "outputs": ", ".join(typed[2:]),
+        "out": ", ".join(("D", *extra)),
+        "loops": fill(piece(_LOOPS), loops),
+    }
+    memory = _ARRIVAL if packed == "AB" and arrives else _NO_LDS if packed == "AB" else _LDS
+    return join(piece(memory), fill(piece(text), values))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .emit_text import piece
+from . import emit_gemm_packed as packed_text
+from .emit_text import fill, join, piece
 
 __all__ = ["block_class", "order", "split"]
 
@@ -15,11 +16,13 @@ class Block:
         self.lane = self.thread % 64
         self.wave = fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         self.wave_m, self.wave_n = self.wave // WAVES_N, self.wave % WAVES_N
-        self.A = @a_kind@(lds, 0, TILE_M, ATOM_MN, WAVES_M, self.wave_m, self.lane)
-        self.B = @b_kind@(lds, TILE_M * ROW_WORDS, TILE_N, COLUMN_SPAN, WAVES_N, self.wave_n, self.lane)
-        self.A.source_of(A, batch, first_m, M, first_k, K, self.thread, @a_access@, natural)
-        self.B.source_of(B, batch, first_n, N, first_k, K, self.thread, @b_access@, column_row)
+        self.A = @a@TILE_M, ATOM_MN, WAVES_M, self.wave_m, self.lane)
+        self.B = @b@TILE_N, COLUMN_SPAN, WAVES_N, self.wave_n, self.lane)
+        self.A.source_of(A, batch, first_m, M, first_k, K@a_access@)
+        self.B.source_of(B, batch, first_n, N, first_k, K@b_access@)
+'''
 
+_BOTH_IN_LDS = '''
     def loads(self, tile, tail=False):
         """Global loads of a tile to registers."""
         return self.A.loads(tile, tail) + self.B.loads(tile, tail)
@@ -45,8 +48,9 @@ _ORDER = '''
 class Order:
     """Operations (kind, count, function) in the order in which they are written, and the request to keep it."""
 
-    def __init__(self):
+    def __init__(self@given@):
         self.kinds = []
+        @keep_given@
 
     def do(self, operations):
         """Results of the operations, without the None of writes."""
@@ -54,26 +58,33 @@ class Order:
         results = [function() for _, _, function in operations]
         return [x for x in results if x is not None]
 
-    def multiply(self, fragments, acc, operations, half=None):
-        """The MFMAs of one step, or half of them, with operations spread between: (accumulators, results)."""
-        acc, results = list(acc), []
-        mfmas = [(part, i, j) for part in range(MFMAS) for i in range(A_ATOMS) for j in range(B_ATOMS)]
-        if half is not None:
-            middle = len(mfmas) // 2
-            mfmas = mfmas[middle:] if half else mfmas[:middle]
-        for n, (part, i, j) in enumerate(mfmas):
-            a, b = operand(fragments, i, part), operand(fragments, A_ATOMS + j, part)
-            self.kinds.append((MFMA, 1))
-            acc[i * B_ATOMS + j] = mma(b, a, acc[i * B_ATOMS + j])
-            first, last = (-(-len(operations) * k // len(mfmas)) for k in (n, n + 1))
-            results += self.do(operations[first:last])
-        return acc, results + ([] if mfmas else self.do(operations))
+    @methods@
 
     def keep(self):
         """Asks the scheduler for this order up to here."""@keep@
         self.kinds = []
+'''
 
+_MULTIPLY = '''
+    def multiply(self, fragments, acc, operations, half=None):
+        """The MFMAs of one step, or half of them, with operations spread between: (accumulators, results)."""
+        acc, results = list(acc), []
+        mfmas = [(part, i, j) for part in range(MFMAS) for @outer@ for @inner@]
+        @step@
+        if half is not None:
+            middle = len(mfmas) // 2
+            mfmas = mfmas[middle:] if half else mfmas[:middle]
+        for n, (part, i, j) in enumerate(mfmas):
+            @operands@
+            self.kinds.append((MFMA, 1))
+            acc[i * B_ATOMS + j] = mma(b, a, acc[i * B_ATOMS + j])
+            first, last = (-(-len(operations) * k // len(mfmas)) for k in (n, n + 1))
+            results += self.do(operations[first:last])
+            @refill@
+        return acc, results + ([] if mfmas else self.do(operations))
+'''
 
+_OPERAND = '''
 def operand(fragments, atom, part):
     """What one MFMA takes of the chunks that a lane read for an atom."""
     read = [fragments[r * (A_ATOMS + B_ATOMS) + atom] for r in range(READS)]
@@ -95,9 +106,10 @@ _PROLOGUE = '''
         """Tile 0 to LDS, tile 1 under way, the first fragments in registers."""
         order, zero = Order(), fx.Int32(0)
         order.do(self.writes(zero, order.do(self.loads(zero))))
-        staged = order.do(self.loads(fx.Int32(1)))
+        @staged@
         gpu.barrier()
-        return [*staged, *order.do(self.reads(self.bases(zero), 0)), *zero_accumulators(A_ATOMS * B_ATOMS)]
+        fragments = order.do(self.reads(self.bases(zero), 0))
+        return [*staged, *fragments, @packed_first@*zero_accumulators(A_ATOMS * B_ATOMS)]
 '''
 
 _ONE_BUFFER = (
@@ -105,8 +117,8 @@ _ONE_BUFFER = (
     + '''
     def step(self, tile, state):
         """One tile: its reads and MFMAs; under the last MFMAs the next tile replaces it in LDS."""
-        staged, fragments, acc = split_state(state)
-        bases, order = self.bases(fx.Int32(0)), Order()
+        staged, fragments, @packed@acc = split_state(state)
+        bases, order = self.bases(fx.Int32(0)), Order(@ahead@)
         for s in range(STEPS - 1):
             acc, fragments = order.multiply(fragments, acc, self.reads(bases, s + 1))
         order.keep()
@@ -117,7 +129,7 @@ _ONE_BUFFER = (
         acc, fragments = order.multiply(fragments, acc, self.reads(bases, 0), 1)
         order.keep()
         rocdl.sched_barrier(0)
-        return [*staged, *fragments, *acc]
+        return [*staged, *fragments, @refilled@*acc]
 '''
 )
 
@@ -126,10 +138,10 @@ _TWO_BUFFERS = (
     + '''
     def step(self, tile, state):
         """One tile: its reads and MFMAs, the next tile to the other buffer, the one after that under way."""
-        staged, fragments, acc = split_state(state)
+        staged, fragments, @packed@acc = split_state(state)
         here = (tile & 1) * BUFFER_WORDS
         there = here ^ BUFFER_WORDS
-        bases, order = self.bases(here), Order()
+        bases, order = self.bases(here), Order(@ahead@)
         others, loaded = self.writes(there, staged) + self.loads(tile + 2), []
         for s in range(STEPS - 1):
             mine = others[len(others) * s // (STEPS - 1) : len(others) * (s + 1) // (STEPS - 1)]
@@ -142,7 +154,7 @@ _TWO_BUFFERS = (
         acc, fragments = order.multiply(fragments, acc, self.reads(self.bases(there), 0), 1)
         order.keep()
         rocdl.sched_barrier(0)
-        return [*loaded, *results, *fragments, *acc]
+        return [*loaded, *results, *fragments, @refilled@*acc]
 '''
 )
 
@@ -188,6 +200,7 @@ _TAIL = '''
     def tail(self, tile, acc):
         """The partial last tile of k, on its own: loads that stop at K, nothing to overlap with."""
         order, zero = Order(), fx.Int32(0)
+        @tail@
         gpu.barrier()
         order.do(self.writes(zero, order.do(self.loads(tile, True))))
         gpu.barrier()
@@ -199,9 +212,7 @@ _TAIL = '''
 
 _SPLIT = '''
 def split_state(state):
-    """Loop-carried values: the tile under way, the next fragments, the accumulators."""
-    state = vectors(state)
-    return state[:CARRIED], state[CARRIED : CARRIED + FRAGMENTS], state[CARRIED + FRAGMENTS :]
+    @split@
 
 
 def vectors(state):
@@ -213,20 +224,51 @@ def zero_accumulators(count):
     return [Vec.filled(ACC, @zero@, ACC_TYPE)] * count
 '''
 
-def order(pinned: bool) -> str:
-    """The Order class; `pinned` asks the scheduler to keep the written order."""
-    return piece(_ORDER).replace("@keep@", _KEEP if pinned else "")
+#: What the texts above say where both operands pass through LDS.
+_PARTS = {
+    **dict.fromkeys(("given", "keep_given", "step", "refill", "refills", "packed", "ahead"), ""),
+    **dict.fromkeys(("refilled", "packed_first", "tail"), ""),
+    "staged": "staged = order.do(self.loads(fx.Int32(1)))",
+    "outer": "i in range(A_ATOMS)",
+    "inner": "j in range(B_ATOMS)",
+    "operands": "a, b = operand(fragments, i, part), operand(fragments, A_ATOMS + j, part)",
+}
+_STATE = '''
+"""Loop-carried values: the tile under way, the next fragments, the accumulators."""
+state = vectors(state)
+return state[:CARRIED], state[CARRIED : CARRIED + FRAGMENTS], state[CARRIED + FRAGMENTS :]
+'''
+
+
+def order(pinned: bool, packed: str, direct: bool) -> str:
+    """The Order class; `pinned` asks the scheduler to keep the written order. `packed`: "", "A", "B" or "AB"."""
+    parts = packed_text.parts(packed, direct) if packed else _PARTS
+    methods = [parts["multiply"] if packed == "AB" else fill(piece(_MULTIPLY), parts), parts["refills"]]
+    values = {**parts, "methods": join(*methods, blank=1), "keep": _KEEP if pinned else ""}
+    return join(fill(piece(_ORDER), values), packed_text.operand() if packed else piece(_OPERAND))
 
 
 def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool) -> str:
-    """The Block class with the pipeline of one or two LDS buffers, or of direct loads."""
-    body = piece(_BLOCK)
-    for name, kind in (("a", a_kind), ("b", b_kind)):
-        access = f"{name.upper()}_READ, {name.upper()}_TAIL" if kind == "AlongK" else f"{name.upper()}_READ"
-        body = body.replace(f"@{name}_kind@", kind).replace(f"@{name}_access@", access)
-    pipeline = _DIRECT if direct else _TWO_BUFFERS if buffers == 2 else _ONE_BUFFER
-    return body + "\n" + (pipeline + _TAIL).rstrip("\n")
+    """The Block class with the pipeline of one or two LDS buffers, of direct loads, or without LDS."""
+    packed = "".join(name for name, kind in (("A", a_kind), ("B", b_kind)) if kind == "Packed")
+    values = {}
+    for name, kind, rows, image in (("A", a_kind, "natural", "0"), ("B", b_kind, "column_row", "TILE_M * ROW_WORDS")):
+        access = f"{name}_READ, {name}_TAIL" if kind == "AlongK" else f"{name}_READ"
+        through = kind != "Packed"
+        values[name.lower()] = f"{kind}(lds, {'0' if packed else image}, " if through else "Packed("
+        values[f"{name.lower()}_access"] = f", self.thread, {access}, {rows}" if through else ""
+    body = fill(piece(_BLOCK), values) + "\n"
+    if packed == "AB":
+        return body + packed_text.pipeline()
+    parts = packed_text.parts(packed, direct) if packed else _PARTS
+    pipeline = _TWO_BUFFERS if buffers == 2 else _ONE_BUFFER
+    if packed:
+        pipeline = packed_text.block_methods(direct) + ("" if direct else pipeline)
+    else:
+        pipeline = _BOTH_IN_LDS + (_DIRECT if direct else pipeline)
+    return body + fill((pipeline + _TAIL).rstrip("\n"), parts)
 
 
-def split(zero: str) -> str:
-    return piece(_SPLIT).replace("@zero@", zero)
+def split(zero: str, packed: str) -> str:
+    """The loop-carried values; `zero` of an accumulator."""
+    return fill(piece(_SPLIT), {"zero": zero, "split": packed_text.state(packed) if packed else piece(_STATE)})

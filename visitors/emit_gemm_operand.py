@@ -46,8 +46,9 @@ def load(source, offsets, access, beyond=0):
         part = rocdl.raw_ptr_buffer_load(words(access // 4), source, offset, fx.Int32(beyond), 0)
         out += [Vec(part)[i] for i in range(access // 4)] if access > 4 else [fx.Int32(part)]
     return out
+'''
 
-
+_SWIZZLE = '''
 def swizzle(row):
     """What the chunks of an image row are XORed with, so that no access of a wave meets a bank twice."""
     return ((row >> SWIZZLE_FIRST) ^ (row >> SWIZZLE_SECOND)) & SWIZZLE_MASK
@@ -273,11 +274,12 @@ def permuted(high, low, select):
 '''
 
 
-def resources(narrow: bool, guarded: bool, persistent: bool) -> str:
+def resources(narrow: bool, guarded: bool, swizzled: bool, persistent: bool) -> str:
     """Buffer descriptors and guarded loads.
 
-    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads; `persistent`:
-    a workgroup works on several tiles, between which nothing that follows from its thread or a stride is kept.
+    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads; `swizzled`:
+    some operand passes through LDS; `persistent`: a workgroup works on several tiles, between which nothing that
+    follows from its thread or a stride is kept.
     """
     value = "fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))"
     call = "\n    if access < 4:\n        return load_narrow(source, offsets, access, beyond)" if narrow else ""
@@ -288,7 +290,12 @@ def resources(narrow: bool, guarded: bool, persistent: bool) -> str:
         thread = f'opaque({thread}, "v")'
         address = f"tensor.address if isinstance(tensor, Parked) else {address}"
     text = text.replace("@stride@", value).replace("@address@", address).replace("@thread@", thread)
-    return join(text, piece(_NARROW) if narrow else "", piece(_STORE_IF) if guarded else "")
+    return join(
+        text,
+        piece(_SWIZZLE) if swizzled else "",
+        piece(_NARROW) if narrow else "",
+        piece(_STORE_IF) if guarded else "",
+    )
 
 
 def operand() -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from textwrap import dedent, wrap
+import re
+from collections.abc import Iterable, Mapping
+from textwrap import dedent, indent, wrap
 from typing import Any
 
-__all__ = ["CEIL_DIV", "constants", "docstring", "join", "piece"]
+__all__ = ["CEIL_DIV", "constants", "docstring", "fill", "join", "piece"]
 
 LINE = 118
 
@@ -20,6 +21,24 @@ def ceil_div(a, b):
 def piece(text: str) -> str:
     """A dedented block of emitted code without surrounding blank lines."""
     return dedent(text).strip("\n")
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`text` with every `@name@` replaced by its value; KeyError for a name without one.
+
+    A placeholder that has a line to itself takes the lines of its value at its indent, or goes with its line.
+
+    >>> fill("def f(@given@):\\n    @body@\\n    return a", {"given": "a", "body": ""})
+    'def f(a):\\n    return a'
+    """
+    lines = []
+    for line in text.split("\n"):
+        alone = re.fullmatch(r"( *)@(\w+)@", line)
+        if alone is None:
+            lines.append(re.sub(r"@(\w+)@", lambda found: values[found.group(1)], line))
+        elif values[alone.group(2)]:
+            lines.append(indent(values[alone.group(2)], alone.group(1)))
+    return "\n".join(lines)
 
 
 def join(*pieces: str, blank: int = 2) -> str:

@@ -121,8 +121,8 @@ def _atoms(hw: HardwareDescriptor, name: str) -> tuple[MFMAAtom, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
-    """Every block tile that two waves per SIMD can hold, largest first."""
+def _ladder(hw: HardwareDescriptor, name: str, packed: tuple[str, ...] = ()) -> tuple[_Block, ...]:
+    """Every block tile that two waves per SIMD can hold, largest first; `packed` operands take no LDS."""
     atoms = _atoms(hw, name)
     best = [a for a in atoms if a.flops_per_clk_cu == atoms[0].flops_per_clk_cu]
     by_side = {a.m: a for a in reversed(best)}
@@ -135,13 +135,13 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
     blocks = []
     for tile_m in SIDES:
         for tile_n in SIDES:
-            lds = images * (tile_m + tile_n) * ROW_BYTES
+            lds = images * (("A" not in packed) * tile_m + ("B" not in packed) * tile_n) * ROW_BYTES
             waves = max(min(4, tile_m * tile_n // 256), tile_m * tile_n // area_max)
             while waves < WAVES_MAX and lds > _lds_share(hw, waves):
                 waves *= 2
             if waves > WAVES_MAX or lds > _lds_share(hw, waves):
                 continue
-            grid = _wave_grid(tile_m, tile_n, waves)
+            grid = _wave_grid(tile_m, tile_n, waves, packed)
             if grid is None:
                 continue
             wave_m, wave_n = grid
@@ -149,7 +149,7 @@ def _ladder(hw: HardwareDescriptor, name: str) -> tuple[_Block, ...]:
             atom = next((by_side[m] for m in (32, 16) if m in by_side and not (sides[0] % m or sides[1] % m)), None)
             if atom is not None:
                 tile_k = ROW_BYTES // elem_bytes
-                clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), sides, waves)
+                clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), grid, packed)
                 held = tile_m * tile_n * words // (waves * hw.wavefront_size)
                 sums = tile_m * tile_n * words * 4 / _l2_bytes_per_clk(hw)
                 costs = SpreadCosts(hw.num_cus, WAVES_MAX // waves, clocks, sums, START_CLOCKS)
@@ -163,11 +163,15 @@ def _lds_share(hw: HardwareDescriptor, waves: int) -> int:
     return min(hw.lds_bytes // together, hw.lds_max_per_workgroup_bytes)
 
 
-def _wave_grid(tile_m: int, tile_n: int, waves: int) -> tuple[int, int] | None:
-    """(wave_m, wave_n) whose wave tiles are squarest, rows first; None where 16 rows or columns do not fit."""
+def _wave_grid(tile_m: int, tile_n: int, waves: int, packed: tuple[str, ...]) -> tuple[int, int] | None:
+    """(wave_m, wave_n) whose wave tiles are squarest; None where 16 rows or columns do not fit.
+
+    Of equally square ones the one with the shorter side of a packed operand, which stays in registers, else rows first.
+    """
     grids = [(m, waves // m) for m in (1, 2, 4, 8) if m <= waves]
     fitting = [(m, n) for m, n in grids if tile_m >= 16 * m and tile_n >= 16 * n]
-    return min(fitting, key=lambda g: (abs(tile_m * g[1] - tile_n * g[0]), abs(g[0] - g[1]), g[0]), default=None)
+    side = -1 if packed == ("A",) else 1
+    return min(fitting, key=lambda g: (abs(tile_m * g[1] - tile_n * g[0]), abs(g[0] - g[1]), side * g[0]), default=None)
 
 
 def _l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
@@ -176,15 +180,23 @@ def _l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
 
 
 def _clocks(
-    hw: HardwareDescriptor, atom: MFMAAtom, tile: tuple[int, int, int], sides: tuple[int, int], waves: int
+    hw: HardwareDescriptor, atom: MFMAAtom, tile: tuple[int, int, int], grid: tuple[int, int], packed: tuple[str, ...]
 ) -> float:
-    """Clocks of one tile of k: the busier of matrix cores, LDS and L2, not below TILE_CLOCKS, and exposed loads."""
+    """Clocks of one tile of k: the busiest of matrix cores, LDS, L1 and L2, not below TILE_CLOCKS, and exposed loads.
+
+    An operand passes the LDS once for every wave that shares it; a packed one passes L1, and at worst L2, as often.
+    """
     tile_m, tile_n, tile_k = tile
     row_bytes = tile_k * atom.dtype_a.bits // 8
+    read_a, read_b = tile_m * grid[1], tile_n * grid[0]
+    packed_rows = ("A" in packed) * read_a + ("B" in packed) * read_b
+    whole_rows = ("A" not in packed) * tile_m + ("B" not in packed) * tile_n
     matrix = 2 * tile_m * tile_n * tile_k / atom.flops_per_clk_cu
-    lds = sum(sides) * waves * row_bytes / hw.lds_read_bytes_per_clk
-    l2 = (tile_m + tile_n) * row_bytes / _l2_bytes_per_clk(hw)
-    return max(matrix, lds, l2, TILE_CLOCKS) + EXPOSED * l2
+    lds = (read_a + read_b - packed_rows) * row_bytes / hw.lds_read_bytes_per_clk
+    rows = whole_rows + packed_rows
+    l1 = rows * row_bytes / hw.l1_bytes_per_clk
+    l2 = rows * row_bytes / _l2_bytes_per_clk(hw)
+    return max(matrix, lds, l1 if packed else 0, l2, TILE_CLOCKS) + EXPOSED * l2
 
 
 def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: int | None) -> _Block:
@@ -196,7 +208,7 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom = overrides["atom"]
-    for block in _ladder(hw, op.dtype):
+    for block in _ladder(hw, op.dtype, op.packed):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
         if below is not None and block.accumulators >= below:
@@ -234,7 +246,7 @@ def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tu
 
 def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Block:
     """Tiles that no rung of the ladder has: what is given, the rest from the nearest rung."""
-    ladder = _ladder(hw, op.dtype)
+    ladder = _ladder(hw, op.dtype, op.packed)
     atom = overrides["atom"]
     wanted_m, wanted_n = overrides.get("tile_m") or 128, overrides.get("tile_n") or 128
     near = min(ladder, key=lambda b: abs(b.tile_m - wanted_m) + abs(b.tile_n - wanted_n))
@@ -271,7 +283,9 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
     lda, ldb, ldd = op.leading
     along_a, along_b = op.layout[0] == "N", op.layout[1] == "T"
 
-    def reads(along: bool, ld: int, rows: int, tile_rows: int) -> tuple[int, int]:
+    def reads(name: str, along: bool, ld: int, rows: int, tile_rows: int) -> tuple[int, int]:
+        if name in op.packed:
+            return vec, vec
         if along:
             access = gcd(ld, vec)
             return access, gcd(op.K, access)
@@ -280,23 +294,26 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
             access //= 2
         return access, 1
 
-    read_a, tail_a = reads(along_a, lda, op.M, block.tile_m)
-    read_b, tail_b = reads(along_b, ldb, op.N, block.tile_n)
-    image = (block.tile_m + block.tile_n) * tile_k * elem_bytes
+    read_a, tail_a = reads("A", along_a, lda, op.M, block.tile_m)
+    read_b, tail_b = reads("B", along_b, ldb, op.N, block.tile_n)
+    images = [
+        (along, read, rows)
+        for name, along, read, rows in (("A", along_a, read_a, block.tile_m), ("B", along_b, read_b, block.tile_n))
+        if name not in op.packed
+    ]
+    image = sum(rows for _, _, rows in images) * tile_k * elem_bytes
     direct = (
-        along_a
-        and along_b
-        and read_a == read_b == vec
+        image > 0
+        and all(along and read == vec and not rows * tile_k // vec % threads for along, read, rows in images)
         and max(hw.direct_to_lds_bytes, default=0) >= 16
         and 2 * image <= _lds_share(hw, waves)
-        and not (block.tile_m * tile_k // vec % threads or block.tile_n * tile_k // vec % threads)
     )
     spread = _spread(op, hw, block, tile_k, overrides)
     derived: dict[str, Any] = {
         "split_k": spread.split_k,
         "split_algorithm": spread.algorithm,
         "stream_k": spread.stream_k,
-        "buffers": 2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
+        "buffers": 2 if direct or (elem_bytes < 4 and 0 < 2 * image <= _lds_share(hw, waves)) else 1,
         "direct": direct,
         "read_a": read_a,
         "read_b": read_b,
@@ -353,13 +370,16 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
         GEMM.accumulators(t_M=tiles.tile_m, t_N=tiles.tile_n, acc_words=words, waves=waves, lanes=hw.wavefront_size),
         GEMM.tile_k(row_bytes=tiles.tile_k * shape.elem_bytes, elem_bytes=shape.elem_bytes),
         GEMM.lds(
-            t_M=tiles.tile_m, t_N=tiles.tile_n, t_K=tiles.tile_k, elem_bytes=shape.elem_bytes, buffers=tiles.buffers
+            rows=sum(rows for _, rows, _ in shape.through_lds),
+            t_K=tiles.tile_k,
+            elem_bytes=shape.elem_bytes,
+            buffers=tiles.buffers,
         ),
         blocks,
         *_split_steps(op, hw, tiles, blocks.value),
         rounds,
     )
-    largest = _ladder(hw, op.dtype)[0]
+    largest = _ladder(hw, op.dtype, op.packed)[0]
     reduced = tiles.tile_m * tiles.tile_n < largest.tile_m * largest.tile_n
     per_cu = workgroups / hw.num_cus
     occupancy = occupancy_of(hw, waves, resources.arch_registers, resources.acc_registers, resources.lds_bytes)

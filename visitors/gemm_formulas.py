@@ -28,10 +28,10 @@ class GEMM:
     )
     lds = Formula(
         "LDS",
-        "A and B in LDS, one image for each buffer",
+        "rows of a tile of A and B in LDS, one image for each buffer; a pre-shuffled operand has none there",
         "bytes",
         OWN,
-        lambda t_M, t_N, t_K, elem_bytes, buffers: buffers * (t_M + t_N) * t_K * elem_bytes,
+        lambda rows, t_K, elem_bytes, buffers: buffers * rows * t_K * elem_bytes,
     )
     blocks = Formula(
         "blocks",

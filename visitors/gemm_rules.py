@@ -62,7 +62,7 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = sum(item.registers for item in shape.items if item.name in ("D", "tile under way"))
+    least = sum(item.registers for item in shape.items if item.name in ("D", "packed", "tile under way"))
     fragments = shape.fragments
     if budget.unified:
         return least + fragments, budget.total
@@ -73,7 +73,11 @@ def _offsets(shape: GemmShape) -> tuple[int, int]:
     tiles, (lda, ldb, ldd) = shape.tiles, shape.op.leading
     a, b = shape.operands
     lines = ((a, tiles.tile_m, lda), (b, tiles.tile_n, ldb))
-    reach = [(rows if o.kind == "AlongK" else tiles.tile_k) * ld * shape.elem_bytes for o, rows, ld in lines]
+    padded = -(-shape.op.K // tiles.tile_k) * tiles.tile_k
+    reach = []
+    for o, rows, ld in lines:
+        row, count = (padded if o.kind == "Packed" else ld), (tiles.tile_k if o.kind == "AlongRows" else rows)
+        reach.append(count * row * shape.elem_bytes)
     return max(*reach, tiles.tile_m * ldd * shape.out_bytes), OFFSET_LIMIT
 
 
@@ -89,7 +93,8 @@ def _reads(shape: GemmShape) -> tuple[int, int]:
         (op.M, op.N),
         strict=False,
     ):
-        left += ld % read + (op.K % tail if o.kind == "AlongK" else rows % read)
+        if o.kind != "Packed":
+            left += ld % read + (op.K % tail if o.kind == "AlongK" else rows % read)
     return left, 0
 
 
@@ -98,7 +103,7 @@ def _widths(shape: GemmShape) -> tuple[int, int]:
     vec = 16 // shape.elem_bytes
     rows = max(1, 8 // shape.elem_bytes)
     limits = [
-        (read, vec if o.kind == "AlongK" else rows)
+        (read, rows if o.kind == "AlongRows" else vec)
         for o, read in zip(shape.operands, (tiles.read_a, tiles.read_b), strict=True)
     ]
     limits += [(tiles.tail_a, vec), (tiles.tail_b, vec), (tiles.store, 16 // shape.out_bytes)]
@@ -110,6 +115,13 @@ def _row(shape: GemmShape) -> tuple[int, int]:
     return (layout.chunks % (layout.groups * layout.reads) if layout.steps else layout.groups * layout.reads), 0
 
 
+def _packed_reads(shape: GemmShape) -> tuple[int, int]:
+    """Elements that the reads of packed operands, also of the last tile of k, fall short of 16 bytes."""
+    tiles, vec = shape.tiles, 16 // shape.elem_bytes
+    widths = {"A": (tiles.read_a, tiles.tail_a), "B": (tiles.read_b, tiles.tail_b)}
+    return sum(abs(vec - width) for name in shape.op.packed for width in widths[name]), 0
+
+
 def _direct_kinds(shape: GemmShape) -> tuple[int, int]:
     """Operands that a direct load cannot bring: rows contiguous, narrow accesses, parts of a wave."""
     tiles = shape.tiles
@@ -117,7 +129,7 @@ def _direct_kinds(shape: GemmShape) -> tuple[int, int]:
         return 0, 0
     vec = 16 // shape.elem_bytes
     whole = [
-        o.kind == "AlongK" and o.divides and read == vec
+        o.kind == "Packed" or (o.kind == "AlongK" and o.divides and read == vec)
         for o, read in zip(shape.operands, (tiles.read_a, tiles.read_b), strict=True)
     ]
     return whole.count(False), 0
@@ -175,6 +187,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("direct operands", "LDS", "operands", "direct loads need k contiguous in both operands", _direct_kinds),
     Rule("access width", "global reads", "elements", "16 bytes along k, 8 along rows, 16 to D", _widths),
+    Rule("packed reads", "global reads", "elements", "packed operands are read 16 bytes at a time", _packed_reads),
+    Rule(
+        "packed direct",
+        "LDS",
+        "operands",
+        "where both operands are packed nothing passes through LDS: use direct=False",
+        lambda s: (len(s.op.packed), 1) if s.tiles.direct else (0, 1),
+    ),
     Rule("access divides", "global reads", "elements", "narrower accesses divide the leading dimensions", _reads),
     Rule(
         "store divides",

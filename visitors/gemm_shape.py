@@ -9,6 +9,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.operators.gemm import Gemm, GemmTiles
 from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
+from closedform.operators.gemm_pack import PackedLayout, packed_layout
 
 from .derivation import RegisterItem
 
@@ -25,9 +26,10 @@ OVERHEAD_NARROW = 12
 
 @dataclass(frozen=True, slots=True)
 class OperandShape:
-    """Loads of one operand. kind: "AlongK" or "AlongRows", what is contiguous in memory.
+    """Loads of one operand. kind: "AlongK" or "AlongRows", what is contiguous in memory, or "Packed", pre-shuffled.
 
-    units: 16-byte chunks (along k) or blocks of VEC x read (along rows) of a tile.
+    units: 16-byte chunks (along k) or blocks of VEC x read (along rows) of a tile; of a packed operand, whose chunks
+    every wave loads for itself, those of all waves.
     """
 
     kind: str
@@ -49,11 +51,13 @@ class OperandShape:
     @property
     def registers_loads(self) -> int:
         """Vectors that a thread keeps under way."""
-        return self.units_a_thread * (1 if self.kind == "AlongK" else self.vec)
+        return self.units_a_thread * (self.vec if self.kind == "AlongRows" else 1)
 
     @property
     def staged(self) -> int:
         """Registers of them; elements of a narrow access come one a register."""
+        if self.kind == "Packed":
+            return 0
         if self.kind == "AlongK":
             narrow = self.read * self.elem_bytes < 4
             return self.units_a_thread * (self.vec // self.read if narrow else CHUNK_BYTES // 4)
@@ -62,6 +66,8 @@ class OperandShape:
     @property
     def offsets(self) -> int:
         """Registers of byte offsets of its accesses, and of places in LDS."""
+        if self.kind == "Packed":
+            return 1
         if self.kind == "AlongK":
             return self.units_a_thread * (max(1, self.vec // self.read) + 1)
         return self.units_a_thread * (1 + self.read)
@@ -93,15 +99,29 @@ class GemmShape:
         tiles, op = self.tiles, self.op
         vec = CHUNK_BYTES // self.elem_bytes
         out = []
-        for along_k, rows, read in (
-            (op.layout[0] == "N", tiles.tile_m, tiles.read_a),
-            (op.layout[1] == "T", tiles.tile_n, tiles.read_b),
+        for name, along_k, rows, read, sharing in (
+            ("A", op.layout[0] == "N", tiles.tile_m, tiles.read_a, tiles.wave_n),
+            ("B", op.layout[1] == "T", tiles.tile_n, tiles.read_b, tiles.wave_m),
         ):
             chunks = rows * tiles.tile_k // vec
             units = chunks if along_k else chunks // read
             kind = "AlongK" if along_k else "AlongRows"
+            if name in op.packed:
+                kind, units = "Packed", chunks * sharing
             out.append(OperandShape(kind, units, self.threads, vec, read, self.elem_bytes))
         return out[0], out[1]
+
+    @property
+    def through_lds(self) -> tuple[tuple[OperandShape, int, int], ...]:
+        """Operands that pass through LDS, with the rows of a tile and the atoms of a wave."""
+        a, b = self.operands
+        both = ((a, self.tiles.tile_m, self.atoms_m), (b, self.tiles.tile_n, self.atoms_n))
+        return tuple(row for row in both if row[0].kind != "Packed")
+
+    @cached_property
+    def packed(self) -> dict[str, PackedLayout]:
+        """How the pre-shuffled operands lie."""
+        return {name: packed_layout(self.layout, name) for name in self.op.packed}
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -122,12 +142,13 @@ class GemmShape:
     @property
     def carried(self) -> int:
         """Loads that a thread carries from one tile to the next."""
-        return 0 if self.tiles.direct else sum(operand.registers_loads for operand in self.operands)
+        return 0 if self.tiles.direct else sum(operand.registers_loads for operand, _, _ in self.through_lds)
 
     @property
     def lds_bytes(self) -> int:
         tiles = self.tiles
-        return tiles.buffers * (tiles.tile_m + tiles.tile_n) * tiles.tile_k * self.elem_bytes
+        images = tiles.buffers * sum(rows for _, rows, _ in self.through_lds) * tiles.tile_k * self.elem_bytes
+        return max(images, CHUNK_BYTES if tiles.arrives else 0)
 
     @property
     def accumulators(self) -> int:
@@ -137,7 +158,12 @@ class GemmShape:
     @property
     def fragments(self) -> int:
         """Registers of the LDS reads of one step."""
-        return 4 * self.layout.reads * (self.atoms_m + self.atoms_n)
+        return 4 * self.layout.reads * sum(atoms for _, _, atoms in self.through_lds)
+
+    @property
+    def chunks_packed(self) -> int:
+        """Chunks that a lane holds of the packed operands of a tile."""
+        return sum(operand.units_a_thread for operand in self.operands if operand.kind == "Packed")
 
     @cached_property
     def items(self) -> tuple[RegisterItem, ...]:
@@ -145,10 +171,13 @@ class GemmShape:
         a, b = self.operands
         direct = self.tiles.direct
         ahead = 1 if self.layout.steps == 1 else 2
-        offsets = a.units_a_thread + b.units_a_thread if direct else a.offsets + b.offsets
+        offsets = a.offsets + b.offsets
+        if direct:
+            offsets = sum(1 if operand.kind == "Packed" else operand.units_a_thread for operand in (a, b))
         items = (
             RegisterItem("D", self.accumulators, "acc", "accumulators of the wave's part of the tile"),
             RegisterItem("fragments", ahead * self.fragments, "arch", "LDS reads of this step and of the next"),
+            RegisterItem("packed", 4 * self.chunks_packed, "arch", "pre-shuffled tile, the next one replaces it"),
             RegisterItem("tile under way", 0 if direct else a.staged + b.staged, "arch", "next tile, loaded early"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access, place of every LDS write"),
             RegisterItem(
@@ -170,10 +199,12 @@ class GemmShape:
 
     @property
     def segment(self) -> int:
-        """Registers of Stream-K: AccVGPRs that are saved through others, lines of wide elements with their addresses."""
+        """Registers of Stream-K beside the loop's: numbers of thread and share, lines of wide elements with their
+        addresses, and where AccVGPRs are a file of their own, a part of the sums on its way to memory.
+        """
         if not self.tiles.stream_k:
             return 0
-        part = 0 if self.hw.vgpr_unified else self.layout.span // self.atom.m * self.atom.registers_c + 8
+        part = 12 if self.hw.vgpr_unified else 12 + self.layout.span // self.atom.m * self.atom.registers_c
         wide = [o.registers_loads for o in self.operands if o.kind == "AlongRows" and self.elem_bytes == 4]
         return part + sum(wide)
 
@@ -183,10 +214,12 @@ class GemmShape:
         layout, tiles = self.layout, self.tiles
         reads = layout.steps * layout.reads
         count = 0
-        for atoms, waves, turn in (
-            (self.atoms_m, tiles.wave_m, self.atom.m),
-            (self.atoms_n, tiles.wave_n, layout.span),
+        for operand, atoms, waves, turn in (
+            (self.operands[0], self.atoms_m, tiles.wave_m, self.atom.m),
+            (self.operands[1], self.atoms_n, tiles.wave_n, layout.span),
         ):
+            if operand.kind == "Packed":
+                continue
             rows = [t * self.atom.m // turn * waves * turn + t * self.atom.m % turn for t in range(atoms)]
             swizzle, groups = layout.swizzle, layout.groups
             count += len({swizzle.chunk(row, read * groups) for row in rows for read in range(reads)})

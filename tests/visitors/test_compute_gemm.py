@@ -13,6 +13,7 @@ from closedform.operators.gemm import DTYPES, LAYOUTS, Gemm, GemmTiles
 from closedform.operators.level import Level
 from closedform.operators.reference import reference
 from closedform.visitors.compute import ComputeVisitor, input_shapes
+from closedform.visitors.feasibility import derive
 
 GPUS = ("mi100", "mi210", "mi300x", "mi350x")
 ATOMS = {
@@ -96,3 +97,21 @@ def test_f64_is_exact_to_its_own_roundoff():
 
 def test_the_device_level_needs_no_tiles():
     assert check(Gemm(20, 30, 40), None, Level.DEVICE, 3).ok
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+@pytest.mark.parametrize("bias", ["none", "row", "column"])
+def test_the_epilogue_is_that_of_torch(bias: str, activation: str) -> None:
+    torch = pytest.importorskip("torch")
+    op = Gemm(20, 24, 40, dtype="f64", layout="NT", batch=2, has_c=True, bias=bias, activation=activation)
+    rng = np.random.default_rng(3)
+    inputs = {name: rng.standard_normal(shape) for name, shape in input_shapes(op).items()}
+    tiles = derive(op, catalogue.get("mi300x")).tiles
+    out = ComputeVisitor("block").run(op.tree(tiles), alpha=2.0, beta=0.5, **inputs)
+    want = 2 * torch.tensor(inputs["A"]) @ torch.tensor(inputs["B"]).mT + 0.5 * torch.tensor(inputs["C"])
+    if bias != "none":
+        added = torch.tensor(inputs["bias"]).float().double()
+        want = want + (added[:, :, None] if bias == "row" else added[:, None, :])
+    want = want if activation == "none" else getattr(torch.nn.functional, activation)(want)
+    assert np.allclose(out, want.numpy(), rtol=1e-12, atol=1e-12)
+    assert compare(op, out, reference(op, alpha=2.0, beta=0.5, **inputs)).ok
