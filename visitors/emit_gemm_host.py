@@ -56,13 +56,13 @@ _RUN = '''
 def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None):
     """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
 
-    @takes@@more@, each with a leading batch axis or without,
+    @takes@@more@@each@ with a leading batch axis or without,
     rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
     """
     @normal@
     batch, M, N, K = problem(a, b)
     out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device) if out is None else out
-    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device)
+    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=out.device)
     @check@
     grid = grid_of(M, N)
     stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream
@@ -182,13 +182,6 @@ def sampled(inputs, rows):
 if __name__ == "__main__":
     sys.exit(main())
 '''
-
-
-def place(xcds: int) -> str:
-    """The map from a workgroup to its tile."""
-    deal = "Tiles are dealt to the XCDs in runs, so that neighbours share an L2, and go" if xcds > 1 else "Tiles go"
-    text = piece(_PLACE).replace("@mapping@", f"{deal} down GROUP_M rows of tiles before the next column of tiles.")
-    return text.replace("    @remap@\n", _REMAP if xcds > 1 else "")
 
 
 def place(xcds: int) -> str:
