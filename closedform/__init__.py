@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .hw.errors import BadInput, ClosedformError, Infeasible, InfeasibleError, MissingDependency, NoDevice
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .packing import pack, unpack
     from .profiling import Profile
     from .simulation import Simulation
     from .visitors.derivation import Derivation
@@ -52,11 +53,13 @@ _HOME = {
     "emit": "api",
     "hardware": "api",
     "hardware_names": "api",
+    "pack": "packing",
     "predict": "predict",
     "select": "api",
     "select_batch": "api",
     "profile": "api",
     "simulate": "api",
+    "unpack": "packing",
     "CheckResult": "checking",
     "Emission": "emission",
     "PromiseBroken": "emission",
@@ -99,11 +102,13 @@ __all__ = [
     "emit",
     "hardware",
     "hardware_names",
+    "pack",
     "predict",
     "profile",
     "select",
     "select_batch",
     "simulate",
+    "unpack",
 ]
 
 

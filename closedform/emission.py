@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .hw.errors import BadInput, ClosedformError, InfeasibleError, MissingDependency
+from .packing import packed_layouts
 from .writing import write_together
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def manifest_of(derivation: Derivation, name: str, resources: dict[str, Any]) ->
     from .visitors.compile import installed_version
 
     derived = derivation.to_json()
+    packed = {operand: layout.to_json() for operand, layout in packed_layouts(derivation).items()}
     return {
         "manifest_version": MANIFEST_VERSION,
         "kernel": f"{name}.py",
@@ -179,6 +181,7 @@ def manifest_of(derivation: Derivation, name: str, resources: dict[str, Any]) ->
         "num_cus": derivation.hw.num_cus,
         "model": derived["model"],
         "tiles": derived["tiles"],
+        **({"packed": packed} if packed else {}),
         "binding": derived["binding"],
         "formulas": derived["formulas"],
         "occupancy": derived["occupancy"],

@@ -5,7 +5,8 @@
 
 An image row is the row of A, or for B the column that GemmLayout puts there. So one read of a wave is 64 lanes x 16
 bytes in a row, a lane's part of it is one MFMA fragment, and what a wave reads of a block for successive k is
-contiguous. Rows past the last one and k past K hold 0. Neither the tile along M and N nor the wave grid changes it.
+contiguous. Rows past the last one and k past K hold 0. The layout depends on the atom, on tile_k and, for B, on how
+many columns a lane stores at once, but not on the rest of the tile: one packing serves kernels of many tiles.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def packed_layout(layout: GemmLayout, operand: str) -> PackedLayout:
 
 
 def pack(op: Gemm, operand: str, stored: Array, layout: PackedLayout) -> Array:
-    """`stored`, [batch, rows, columns] by `op`'s layout or without batch, as [batch, blocks, reads, lanes, vec]."""
+    """[batch, blocks, reads, lanes, vec] of `stored`, [batch, rows, columns] or without batch as `op`'s layout says."""
     import numpy as np
 
     array = stored if stored.ndim == 3 else stored[None]
@@ -101,8 +102,8 @@ def unpack(op: Gemm, operand: str, packed: Array, layout: PackedLayout, rows: in
 
     shape = layout.shape(rows, k)
     if packed.ndim != 5 or packed.shape[1:] != shape:
-        want = ", ".join(map(str, shape))
-        raise BadInput(f"{operand} of {rows} x {k} is packed as [batch, {want}], not {packed.shape}")
+        want = f"[batch, {', '.join(map(str, shape))}]"
+        raise BadInput(f"{operand} of {rows} x {k} is packed as {want}, not {list(packed.shape)}")
     blocks, reads, lanes, vec = shape
     parts = packed.reshape(-1, blocks, reads, lanes // layout.rows, layout.rows, vec).transpose(0, 1, 4, 2, 3, 5)
     image = parts.reshape(len(packed), blocks * layout.rows, reads * layout.read_k)

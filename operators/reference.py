@@ -43,7 +43,7 @@ def input_dtype(op: Attention | Gemm, name: str) -> str:
 def reference(
     op: Attention | Gemm, *, alpha: float = 1.0, beta: float = 1.0, scale: float = 1.0, **inputs: Array
 ) -> Reference:
-    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias, which are rounded to their types.
+    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias, rounded to their types.
 
     alpha, beta and scale are those of gemm's epilogue.
     """

@@ -44,8 +44,8 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
         """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
         Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, shaped as `input_shapes`
-        says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds values of the dtype. Raises BadInput for missing, unknown or
-        misshapen inputs and for an open tree below the device level.
+        says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds values of the dtype.
+        Raises BadInput for missing, unknown or misshapen inputs and for an open tree below the device level.
         """
         op = tree.op
         self.inputs = _checked(op, inputs)

@@ -319,13 +319,10 @@ def row_column(row):
         atoms = " + ".join(f"{name}_ATOMS" for name in names)
         rows = " + ".join(f"TILE_{'M' if name == 'A' else 'N'}" for name in names)
         both = ("({})" if len(names) > 1 else "{}").format
+        images = f"images of {' and '.join(names)} in LDS"
         return [
             ("FRAGMENTS", f"READS * {both(atoms)}", "chunks that a step reads"),
-            (
-                "BUFFERS, BUFFER_WORDS",
-                f"{tiles.buffers}, {both(rows)} * ROW_WORDS",
-                f"images of {' and '.join(names)} in LDS",
-            ),
+            ("BUFFERS, BUFFER_WORDS", f"{tiles.buffers}, {both(rows)} * ROW_WORDS", images),
             (
                 "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
                 f"{swizzle.first}, {swizzle.second}, {swizzle.mask}",

@@ -13,14 +13,14 @@ _RUN = '''
 def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None@workspace@):
     """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
 
-    @takes@@more@, each with a leading batch axis or without,
+    @takes@@more@@each@ with a leading batch axis or without,
     rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
     @workspace_is@
     """
     @normal@
     batch, M, N, K = problem(a, b)
     out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device) if out is None else out
-    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device)
+    target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=out.device)
     @check@
     grids = grids_of(M, N, K, batch)
     stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream

@@ -137,7 +137,7 @@ _DIRECT = '''
         return self.@lds@.directs(tile, buffer)
 
     def arrive(self, younger):
-        """The loads to LDS of every wave have arrived; `younger` ones to registers that came after may be under way."""
+        """The loads to LDS of every wave have arrived; `younger` loads to registers after them may be under way."""
         rocdl.s_waitcnt(vmcnt=min(younger, 63))
         gpu.barrier()
 

@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd, isqrt
 from typing import Any
 
@@ -28,43 +26,19 @@ from closedform.operators.gemm import KNOBS, Gemm, GemmTiles
 from .derivation import Derivation, GridVerdict, PredictedResources
 from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
+from .gemm_ladder import ROW_BYTES, WAVES_PER_SIMD, Block, block_ladder, gemm_atoms, lds_share
 from .gemm_rules import broken_rule, live_max
 from .gemm_shape import GemmShape
-from .gemm_spread import Spread, SpreadCosts
+from .gemm_spread import Spread
 
 __all__ = ["block_tiles", "derive_gemm_default"]
 
-ROW_BYTES = 128
-SIDES = (16, 32, 64, 128, 256)
-WAVES_PER_SIMD = 2
-WAVES_MAX = 8
-#: Share of a tile's load time that its MFMAs do not cover.
-EXPOSED = 0.5
-#: Clocks of a workgroup outside of its main loop: first loads, last MFMAs, stores.
-START_CLOCKS = 2000
-#: Clocks that a tile of k takes at least: its barriers and the LDS round trip between them.
-TILE_CLOCKS = 300
 #: A smaller tile must win by a thousandth.
 TIE = 0.999
 #: Rows that a transposing thread takes of an operand whose rows are contiguous, by element size.
 ROWS_A_THREAD = {8: 1, 4: 1, 2: 4, 1: 4}
 
 FIXED = ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "atom")
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block tile with its wave grid and atom; `clocks` of its MFMAs and exposed loads for one tile of k."""
-
-    tile_m: int
-    tile_n: int
-    wave_m: int
-    wave_n: int
-    atom: MFMAAtom
-    tile_k: int
-    accumulators: int
-    clocks: float
-    spread: SpreadCosts | None = None
 
 
 def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Derivation:
@@ -104,102 +78,14 @@ def _atom_override(op: Gemm, hw: HardwareDescriptor, name: Any) -> MFMAAtom | No
     """The atom that "32x32", "16x16" or an instruction names."""
     if name is None or isinstance(name, MFMAAtom):
         return name
-    atoms = _atoms(hw, op.dtype)
+    atoms = gemm_atoms(hw, op.dtype)
     named = [a for a in atoms if name in (f"{a.m}x{a.n}", a.instruction)]
     if not named:
         raise BadInput(f"no atom {name!r} for {op.dtype}: {near_names(str(name), (a.instruction for a in atoms))}")
     return named[0]
 
 
-@lru_cache(maxsize=256)
-def _atoms(hw: HardwareDescriptor, name: str) -> tuple[MFMAAtom, ...]:
-    """Single-block atoms of the type, the fastest first; BadInput without any."""
-    found = tuple(a for a in hw.atoms_for(name) if a.blocks == 1)
-    if not found:
-        raise BadInput(f"{hw.name} ({hw.gfx}) has no emittable MFMA for {name}: see closedform hw atoms {hw.name}")
-    return found
-
-
-@lru_cache(maxsize=1024)
-def _ladder(hw: HardwareDescriptor, name: str, packed: tuple[str, ...] = ()) -> tuple[_Block, ...]:
-    """Every block tile that two waves per SIMD can hold, largest first; `packed` operands take no LDS."""
-    atoms = _atoms(hw, name)
-    best = [a for a in atoms if a.flops_per_clk_cu == atoms[0].flops_per_clk_cu]
-    by_side = {a.m: a for a in reversed(best)}
-    words = atoms[0].dtype_acc.bits // 32
-    elem_bytes = atoms[0].dtype_a.bits // 8
-    area_max = register_budget(hw, WAVES_PER_SIMD).arch // 2 * hw.wavefront_size // words
-    if not hw.vgpr_unified:
-        area_max = register_budget(hw, WAVES_PER_SIMD).acc * hw.wavefront_size // words
-    images = 2 if max(hw.direct_to_lds_bytes, default=0) >= 16 else 1
-    blocks = []
-    for tile_m in SIDES:
-        for tile_n in SIDES:
-            lds = images * (("A" not in packed) * tile_m + ("B" not in packed) * tile_n) * ROW_BYTES
-            waves = max(min(4, tile_m * tile_n // 256), tile_m * tile_n // area_max)
-            while waves < WAVES_MAX and lds > _lds_share(hw, waves):
-                waves *= 2
-            if waves > WAVES_MAX or lds > _lds_share(hw, waves):
-                continue
-            grid = _wave_grid(tile_m, tile_n, waves, packed)
-            if grid is None:
-                continue
-            wave_m, wave_n = grid
-            sides = (tile_m // wave_m, tile_n // wave_n)
-            atom = next((by_side[m] for m in (32, 16) if m in by_side and not (sides[0] % m or sides[1] % m)), None)
-            if atom is not None:
-                tile_k = ROW_BYTES // elem_bytes
-                clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), grid, packed)
-                held = tile_m * tile_n * words // (waves * hw.wavefront_size)
-                sums = tile_m * tile_n * words * 4 / _l2_bytes_per_clk(hw)
-                costs = SpreadCosts(hw.num_cus, WAVES_MAX // waves, clocks, sums, START_CLOCKS)
-                blocks.append(_Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, clocks, costs))
-    return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
-
-
-def _lds_share(hw: HardwareDescriptor, waves: int) -> int:
-    """LDS of a workgroup where WAVES_PER_SIMD waves share a SIMD."""
-    together = max(1, WAVES_PER_SIMD * hw.simds_per_cu // waves)
-    return min(hw.lds_bytes // together, hw.lds_max_per_workgroup_bytes)
-
-
-def _wave_grid(tile_m: int, tile_n: int, waves: int, packed: tuple[str, ...]) -> tuple[int, int] | None:
-    """(wave_m, wave_n) whose wave tiles are squarest; None where 16 rows or columns do not fit.
-
-    Of equally square ones the one with the shorter side of a packed operand, which stays in registers, else rows first.
-    """
-    grids = [(m, waves // m) for m in (1, 2, 4, 8) if m <= waves]
-    fitting = [(m, n) for m, n in grids if tile_m >= 16 * m and tile_n >= 16 * n]
-    side = -1 if packed == ("A",) else 1
-    return min(fitting, key=lambda g: (abs(tile_m * g[1] - tile_n * g[0]), abs(g[0] - g[1]), side * g[0]), default=None)
-
-
-def _l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
-    """Bytes that L2 gives one CU in a clock while all of them ask."""
-    return hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6)
-
-
-def _clocks(
-    hw: HardwareDescriptor, atom: MFMAAtom, tile: tuple[int, int, int], grid: tuple[int, int], packed: tuple[str, ...]
-) -> float:
-    """Clocks of one tile of k: the busiest of matrix cores, LDS, L1 and L2, not below TILE_CLOCKS, and exposed loads.
-
-    An operand passes the LDS once for every wave that shares it; a packed one passes L1, and at worst L2, as often.
-    """
-    tile_m, tile_n, tile_k = tile
-    row_bytes = tile_k * atom.dtype_a.bits // 8
-    read_a, read_b = tile_m * grid[1], tile_n * grid[0]
-    packed_rows = ("A" in packed) * read_a + ("B" in packed) * read_b
-    whole_rows = ("A" not in packed) * tile_m + ("B" not in packed) * tile_n
-    matrix = 2 * tile_m * tile_n * tile_k / atom.flops_per_clk_cu
-    lds = (read_a + read_b - packed_rows) * row_bytes / hw.lds_read_bytes_per_clk
-    rows = whole_rows + packed_rows
-    l1 = rows * row_bytes / hw.l1_bytes_per_clk
-    l2 = rows * row_bytes / _l2_bytes_per_clk(hw)
-    return max(matrix, lds, l1 if packed else 0, l2, TILE_CLOCKS) + EXPOSED * l2
-
-
-def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: int | None) -> _Block:
+def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: int | None) -> Block:
     """The block tile of least predicted time: rounds times clocks; ties go to the larger one.
 
     `below` asks for fewer accumulator registers a wave than that.
@@ -208,13 +94,14 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom = overrides["atom"]
-    for block in _ladder(hw, op.dtype, op.packed):
+    for block in block_ladder(hw, op.dtype, op.packed):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
         if below is not None and block.accumulators >= below:
             continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
-        time = _costs(block).best(blocks, -(-op.K // block.tile_k)).clocks
+        assert block.spread is not None, "a rung of the ladder"
+        time = block.spread.best(blocks, -(-op.K // block.tile_k)).clocks
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
@@ -222,19 +109,15 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     return _given_block(op, hw, overrides)
 
 
-def _costs(block: _Block) -> SpreadCosts:
-    assert block.spread is not None, "a rung of the ladder"
-    return block.spread
-
-
 def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tuple[Any, Any]:
     """(tile_m, tile_n) of many shapes at once: numpy arrays in, arrays out; before the check of the live set."""
     import numpy as np
 
     best: Any = None
-    for block in _ladder(hw, name):
+    for block in block_ladder(hw, name):
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n)
-        time = _costs(block).best_of(blocks, -(-K // block.tile_k))
+        assert block.spread is not None, "a rung of the ladder"
+        time = block.spread.best_of(blocks, -(-K // block.tile_k))
         if best is None:
             best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
             continue
@@ -244,9 +127,9 @@ def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tu
     return tile_m, tile_n
 
 
-def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> _Block:
+def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> Block:
     """Tiles that no rung of the ladder has: what is given, the rest from the nearest rung."""
-    ladder = _ladder(hw, op.dtype, op.packed)
+    ladder = block_ladder(hw, op.dtype, op.packed)
     atom = overrides["atom"]
     wanted_m, wanted_n = overrides.get("tile_m") or 128, overrides.get("tile_n") or 128
     near = min(ladder, key=lambda b: abs(b.tile_m - wanted_m) + abs(b.tile_n - wanted_n))
@@ -256,7 +139,7 @@ def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) ->
     sides = (
         [atom]
         if atom is not None
-        else [a for a in _atoms(hw, op.dtype) if a.flops_per_clk_cu == near.atom.flops_per_clk_cu]
+        else [a for a in gemm_atoms(hw, op.dtype) if a.flops_per_clk_cu == near.atom.flops_per_clk_cu]
     )
     fits = [
         (-m * n, -a.m, abs(tile_m * n - tile_n * m), m, n, a)
@@ -268,12 +151,12 @@ def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) ->
     ]
     if not fits:
         wave_m, wave_n = overrides.get("wave_m") or near.wave_m, overrides.get("wave_n") or near.wave_n
-        return _Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0, 0.0)
+        return Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0, 0.0)
     _, _, _, wave_m, wave_n, found = min(fits, key=lambda f: f[:4])
-    return _Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0, 0.0)
+    return Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0, 0.0)
 
 
-def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str, Any]) -> GemmTiles:
+def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, Any]) -> GemmTiles:
     """The block tile with the knobs that follow from it."""
     atom = block.atom
     elem_bytes = atom.dtype_a.bits // 8
@@ -306,14 +189,14 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
         image > 0
         and all(along and read == vec and not rows * tile_k // vec % threads for along, read, rows in images)
         and max(hw.direct_to_lds_bytes, default=0) >= 16
-        and 2 * image <= _lds_share(hw, waves)
+        and 2 * image <= lds_share(hw, waves)
     )
     spread = _spread(op, hw, block, tile_k, overrides)
     derived: dict[str, Any] = {
         "split_k": spread.split_k,
         "split_algorithm": spread.algorithm,
         "stream_k": spread.stream_k,
-        "buffers": 2 if direct or (elem_bytes < 4 and 0 < 2 * image <= _lds_share(hw, waves)) else 1,
+        "buffers": 2 if direct or (elem_bytes < 4 and 0 < 2 * image <= lds_share(hw, waves)) else 1,
         "direct": direct,
         "read_a": read_a,
         "read_b": read_b,
@@ -328,11 +211,11 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
     return GemmTiles(block.tile_m, block.tile_n, tile_k, block.wave_m, block.wave_n, atom, **derived)
 
 
-def _spread(op: Gemm, hw: HardwareDescriptor, block: _Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
+def _spread(op: Gemm, hw: HardwareDescriptor, block: Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
     """How the sum over k is split: by formula for a rung of the ladder, else as given."""
     if overrides.get("stream_k") or block.spread is None:
         return Spread(0.0)
-    blocks, depth = _blocks(op, block), -(-op.K // tile_k)
+    blocks, depth = -(-op.M // block.tile_m) * -(-op.N // block.tile_n) * op.batch, -(-op.K // tile_k)
     if overrides.get("split_k") is not None:
         return Spread(0.0, algorithm=block.spread.algorithm(overrides["split_k"]))
     if overrides.get("stream_k") is not None:
@@ -340,11 +223,7 @@ def _spread(op: Gemm, hw: HardwareDescriptor, block: _Block, tile_k: int, overri
     return block.spread.best(blocks, depth)
 
 
-def _blocks(op: Gemm, block: _Block) -> int:
-    return -(-op.M // block.tile_m) * -(-op.N // block.tile_n) * op.batch
-
-
-def _run(op: Gemm, atom: MFMAAtom, block: _Block) -> int:
+def _run(op: Gemm, atom: MFMAAtom, block: Block) -> int:
     """Consecutive columns of D that a lane holds: a 16-byte store, as far as the wave's atoms allow."""
     columns = max(1, block.tile_n // (block.wave_n * atom.n))
     run = min(8, 16 // dtype(op.result).bytes)
@@ -353,7 +232,7 @@ def _run(op: Gemm, atom: MFMAAtom, block: _Block) -> int:
     return run
 
 
-def _group(op: Gemm, hw: HardwareDescriptor, block: _Block) -> int:
+def _group(op: Gemm, hw: HardwareDescriptor, block: Block) -> int:
     """Rows of tiles in a group: the tiles that share an L2 at a time form a square in bytes of A and B."""
     together = max(1, hw.num_cus // hw.num_xcds)
     rows = isqrt(together * block.tile_n // block.tile_m)
@@ -379,7 +258,7 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
         *_split_steps(op, hw, tiles, blocks.value),
         rounds,
     )
-    largest = _ladder(hw, op.dtype, op.packed)[0]
+    largest = block_ladder(hw, op.dtype, op.packed)[0]
     reduced = tiles.tile_m * tiles.tile_n < largest.tile_m * largest.tile_n
     per_cu = workgroups / hw.num_cus
     occupancy = occupancy_of(hw, waves, resources.arch_registers, resources.acc_registers, resources.lds_bytes)

@@ -17,7 +17,8 @@ __all__ = ["GemmShape", "OperandShape"]
 
 #: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
 #: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
-#: elements are long, so that half of a step's reads more is under way.
+#: elements are long, so that half of a step's reads more is under way. Where AccVGPRs are a file of their own, LLVM
+#: moves an atom's accumulators between loops through others, for which there is no room beside packed chunks.
 OVERHEAD = 9
 OVERHEAD_WIDE = 3
 OVERHEAD_BYTES = 12
@@ -177,7 +178,7 @@ class GemmShape:
         items = (
             RegisterItem("D", self.accumulators, "acc", "accumulators of the wave's part of the tile"),
             RegisterItem("fragments", ahead * self.fragments, "arch", "LDS reads of this step and of the next"),
-            RegisterItem("packed", 4 * self.chunks_packed, "arch", "pre-shuffled tile, the next one replaces it"),
+            RegisterItem("packed", 4 * self.chunks_packed, "arch", "pre-shuffled tile, replaced in place by the next"),
             RegisterItem("tile under way", 0 if direct else a.staged + b.staged, "arch", "next tile, loaded early"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access, place of every LDS write"),
             RegisterItem(
@@ -193,6 +194,8 @@ class GemmShape:
         more = OVERHEAD + OVERHEAD_BYTES * transposed
         if self.elem_bytes >= 4:
             more = OVERHEAD_WIDE + self.fragments // 2
+        if self.fragments and self.op.packed and not self.hw.vgpr_unified:
+            more += self.atom.registers_c
         more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
         rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
         return tuple(item for item in (*items, rest) if item.registers)

@@ -88,6 +88,13 @@ gemm_options = stack(
     click.option("--beta-c", "has_c", is_flag=True, help="Add beta C."),
     click.option("--bias", default="none", metavar="none|row|column", help="Add a vector along rows or columns."),
     click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
+    click.option(
+        "--preshuffle",
+        "preshuffled",
+        default="none",
+        metavar="none|A|B|AB",
+        help="Operands that the kernel reads straight to registers, packed once on the host.",
+    ),
 )
 
 
@@ -177,7 +184,7 @@ def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
     from closedform.operators.gemm import Gemm
 
     out = values.pop("out_dtype")
-    names = ("M", "N", "K", "batch", "layout", "lda", "ldb", "ldd", "has_c", "bias", "activation")
+    names = ("M", "N", "K", "batch", "layout", "lda", "ldb", "ldd", "has_c", "bias", "activation", "preshuffled")
     return Gemm(
         **{name: values.pop(name) for name in names},
         dtype=hw.resolve_dtype(_dtype(values.pop("dtype"))).name,

@@ -9,11 +9,13 @@ import numpy as np
 
 from closedform.hw import catalogue
 from closedform.operators.gemm import DTYPES, Gemm
+from closedform.operators.gemm_pack import pack
 from closedform.operators.numerics import rounded
 from closedform.visitors.compile import Compiled, compile_source
 from closedform.visitors.derivation import Derivation
 from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
+from closedform.visitors.gemm_shape import GemmShape
 
 NUMPY = {"f64": np.float64, "f32": np.float32, "xf32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
@@ -99,11 +101,15 @@ def simulate(
         extra.append(whole_numbers(rng, (batch, M, N), op.result))
     if op.bias != "none":
         extra.append(whole_numbers(rng, (batch, 1, M if op.bias == "row" else N), "f32"))
+    given = {"A": a, "B": b}
+    for name, layout in GemmShape(op, tiles, derivation.hw).packed.items():
+        lying = pack(op, name, given[name], layout)
+        given[name] = lying.reshape(*lying.shape[:2], -1)
     out = np.zeros((batch, M, N), stored(np.zeros(1), op.result).dtype)
     scalar = np.float64 if tiles.atom.dtype_acc.name == "f64" else np.float32
     program = parse_file(binary.isa)
     blocks = -(-M // tiles.tile_m) * -(-N // tiles.tile_n)
-    arguments = [a, b, Out(out), *extra, M, N, run_op.K if alpha else 0, scalar(alpha), scalar(beta)]
+    arguments = [given["A"], given["B"], Out(out), *extra, M, N, run_op.K if alpha else 0, scalar(alpha), scalar(beta)]
     grid = (min(blocks, 65536), -(-blocks // 65536), batch)
     result = run(program, flydsl_args(program.kernel(), arguments), grid=grid)
     left, right = loaded(a, op.dtype), loaded(b, op.dtype)
