@@ -291,15 +291,15 @@ def test_deriving_takes_under_200_microseconds_and_many_shapes_half_a_second() -
     derive(ops[0], hw)
     best = 1.0
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         for op in ops:
             derive(op, hw)
-        best = min(best, (time.perf_counter() - start) / len(ops))
+        best = min(best, (time.process_time() - start) / len(ops))
     assert best < 400e-6  # 150 on an idle core
     sizes = np.random.default_rng(0).integers(1, 300, (3, 10000)) * 64
-    start = time.perf_counter()
+    start = time.process_time()
     tile_m, tile_n = block_tiles(hw, "bf16", *sizes)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     for i in range(0, 10000, 997):
         tiles = derive(Gemm(*map(int, sizes[:, i]), dtype="bf16", layout="NT"), hw).tiles
         assert tiles is not None
