@@ -48,7 +48,7 @@ DTYPES = (
 OUT_DTYPES = ("f64", "f32", "f16", "bf16", "i32", "fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 BIASES = ("none", "row", "column")
-ACTIVATIONS = ("none", "relu", "gelu", "silu")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
 
@@ -59,9 +59,11 @@ class Gemm:
 
     `out_dtype` is the type of D (and C); empty, it is the dtype, f32 for types that sums do not fit (8 bits, xf32) and
     i32 for i8. `lda`, `ldb` and `ldd` are leading dimensions in elements, 0 for tight rows; `has_c` asks for beta C,
-    `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments.
+    `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments. K = 0 is
+    a sum without terms: D = act(beta C + bias). D of an 8-bit float is act(...) scale, saturated; scale is a run-time
+    argument too. `activation`: gelu is x Phi(x) with the error function, gelu_tanh its tanh form.
 
-    Raises BadInput for an extent below 1, an unknown name, or a leading dimension shorter than a row.
+    Raises BadInput for an extent below 1 (K: below 0), an unknown name, or a leading dimension shorter than a row.
     """
 
     M: int
@@ -81,8 +83,8 @@ class Gemm:
     name: ClassVar[str] = "gemm"
 
     def __post_init__(self) -> None:
-        for name in ("M", "N", "K", "batch"):
-            check_extent(name, getattr(self, name))
+        for name, least in (("M", 1), ("N", 1), ("K", 0), ("batch", 1)):
+            check_extent(name, getattr(self, name), least=least)
         named = (
             ("dtype", DTYPES),
             ("layout", LAYOUTS),
@@ -139,11 +141,13 @@ class Gemm:
 class GemmTiles:
     """Tile policy: tile_m x tile_n x tile_k per workgroup, cut among a grid of wave_m x wave_n waves.
 
-    Knobs of emitted kernels, by mechanism. LDS: `buffers` tiles in LDS, `direct` loads that bypass the registers.
-    Global reads: `read_a`, `read_b` elements of an access, `tail_a`, `tail_b` those of the last tile of k.
-    Stores: `store` elements of an access to D. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets
-    that tiles are dealt to. Schedule: `pinned` keeps the emitted order of MFMAs, reads and loads. Occupancy:
-    `waves_per_simd` that the register budget aims at.
+    Knobs of emitted kernels, by mechanism. LDS: `buffers` tiles in LDS, `direct` loads that bypass the registers, `pad`
+    elements between the rows of an image (0: its chunks are swizzled instead), `lds_read`, `lds_write` elements of an
+    access to LDS. Global reads: `read_a`, `read_b` elements of an access, `tail_a`, `tail_b` those of the last tile of
+    k, `stagger` different tiles of k at which workgroups start (0 or 1: all at the first). Stores: `store` elements of
+    an access to D. Mapping: `group_m` rows of tiles that share columns, `xcds` the chiplets that tiles are dealt to.
+    Schedule: `pinned` keeps the emitted order of MFMAs, reads and loads. Occupancy: `waves_per_simd` that the register
+    budget aims at.
 
     Raises BadInput where a wave's part is not whole atoms.
     """
@@ -156,10 +160,14 @@ class GemmTiles:
     atom: MFMAAtom
     buffers: int = 1
     direct: bool = False
+    pad: int = 0
+    lds_read: int = 1
+    lds_write: int = 1
     read_a: int = 1
     read_b: int = 1
     tail_a: int = 1
     tail_b: int = 1
+    stagger: int = 0
     store: int = 1
     group_m: int = 1
     xcds: int = 1

@@ -63,8 +63,8 @@ class AtomNode(Node):
         return ()
 
 
-def check_extent(name: str, value: object, most: int | None = None) -> None:
-    """BadInput unless `value` is an int of at least 1 and at most `most`.
+def check_extent(name: str, value: object, most: int | None = None, least: int = 1) -> None:
+    """BadInput unless `value` is an int of at least `least` and at most `most`.
 
     >>> check_extent("L", 0)
     Traceback (most recent call last):
@@ -72,7 +72,7 @@ def check_extent(name: str, value: object, most: int | None = None) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadInput(f"{name}={value!r} must be a whole number")
-    if value < 1:
-        raise BadInput(f"{name}={value} must be at least 1")
+    if value < least:
+        raise BadInput(f"{name}={value} must be at least {least}")
     if most is not None and value > most:
         raise BadInput(f"{name}={value} is above the limit of {most}")

@@ -57,7 +57,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 import torch
 from flydsl._mlir import ir
-from flydsl._mlir.dialects import rocdl as operations
+@llvm@from flydsl._mlir.dialects import rocdl as operations
 from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
 from flydsl.expr import gpu, rocdl
 from flydsl.expr.typing import T
@@ -77,13 +77,19 @@ class GemmEmit(Visitor):
         self.derivation = derivation
         self.gemm = GemmShape(derivation.op, tiles, derivation.hw)
 
+    @property
+    def _halves(self) -> tuple[bool, bool]:
+        """Whether LDS reads, and writes, take half a chunk."""
+        tiles, half = self.gemm.tiles, 8 // self.gemm.elem_bytes
+        return tiles.lds_read == half, tiles.lds_write == half
+
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
         return (
             join(
                 self._gemm_header(),
-                piece(_IMPORTS),
+                piece(_IMPORTS).replace("@llvm@", "from flydsl._mlir.dialects import llvm\n" if any(self._halves) else ""),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
                 host_text.place(tiles.xcds),
@@ -99,15 +105,17 @@ class GemmEmit(Visitor):
         kinds = shape.kinds
         guarded = {kind: any(a.kind == kind and not a.divides for a in shape.operands) for kind in kinds}
         narrow = shape.narrow or (op.has_c and tiles.store * shape.out_bytes < 4)
+        padded = tiles.pad > 0
+        ways = (self._halves[1], tiles.stagger > 1)
         operands = []
         if "AlongK" in kinds:
-            operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct))
+            operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct, *ways))
         if "AlongRows" in kinds:
-            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"]))
+            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"], *ways))
         return join(
-            operand_text.resources(narrow, any(guarded.values())),
+            operand_text.resources(narrow, any(guarded.values()), padded, self._halves),
             self._column_order(),
-            operand_text.operand(),
+            operand_text.operand(padded, self._halves[0], tiles.stagger > 1),
             *operands,
             self.visit(node.interior()[0]),
         )
@@ -126,6 +134,8 @@ class GemmEmit(Visitor):
                 b.kind,
                 tiles.buffers,
                 tiles.direct,
+                self._halves[0],
+                tiles.stagger > 1,
                 epilogue_text.epilogue(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * alpha")),
             ),
         )
@@ -229,6 +239,12 @@ def row_column(row):
         shape = self.gemm
         op, tiles, layout, hw = shape.op, shape.tiles, shape.layout, shape.hw
         a, b = shape.operands
+        row = f"of an image row in LDS, {tiles.pad} elements of pad" if tiles.pad else "of an image row in LDS"
+        swizzle = (
+            "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
+            f"{layout.swizzle.first}, {layout.swizzle.second}, {layout.swizzle.mask}",
+            "XOR of chunk and row",
+        )
         scalar = "Float64" if shape.acc_type == "f64" else "Float32"
         out = op.result
         rows: list[tuple[str, Any, str]] = [
@@ -251,22 +267,20 @@ def row_column(row):
             ("GROUPS", layout.groups, "lane groups: lanes that share a row of an operand"),
             ("ACC", layout.acc, "elements of D in a lane"),
             ("VEC", layout.vec, "elements of a 16-byte chunk"),
-            ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.chunks * 4}", "of an image row in LDS"),
+            ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.row_bytes // 4}", row),
             ("STEPS, READS, MFMAS", f"{layout.steps}, {layout.reads}, {layout.mfmas}", "of a tile, operand, chunk"),
             ("MFMA_WORDS", shape.mfma_words, "of an MFMA operand"),
             ("FRAGMENTS", "READS * (A_ATOMS + B_ATOMS)", "chunks that a step reads"),
             ("BUFFERS, BUFFER_WORDS", f"{tiles.buffers}, (TILE_M + TILE_N) * ROW_WORDS", "images of A and B in LDS"),
-            (
-                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
-                f"{layout.swizzle.first}, {layout.swizzle.second}, {layout.swizzle.mask}",
-                "XOR of chunk and row",
-            ),
+            *([] if tiles.pad else [swizzle]),
             ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "consecutive columns of a lane, of its groups"),
             ("A_STAGED, CARRIED", f"{a.registers_loads}, {shape.carried}", "loads that a thread keeps under way"),
             ("A_READ, B_READ, STORE", f"{tiles.read_a}, {tiles.read_b}, {tiles.store}", "elements of a global access"),
         ]
         if a.kind == "AlongK" or b.kind == "AlongK":
             rows.append(("A_TAIL, B_TAIL", f"{tiles.tail_a}, {tiles.tail_b}", "the same in the partial tile of k"))
+        if tiles.stagger > 1:
+            rows.append(("STAGGER", tiles.stagger, "different tiles of k at which workgroups start"))
         rows += [
             ("GROUP_M", tiles.group_m, "rows of tiles that share columns"),
             *([("XCDS", tiles.xcds, "chiplets that tiles are dealt to")] if tiles.xcds > 1 else []),
@@ -282,9 +296,13 @@ def row_column(row):
 
 def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
     """Parts of the file name: layout, tiles, and what else tells a kernel from its neighbours."""
+    vec = 16 // op.elem_bytes
     parts = [op.layout.lower(), f"{tiles.tile_m}x{tiles.tile_n}x{tiles.tile_k}"]
     parts.append(f"w{tiles.wave_m}x{tiles.wave_n}b{tiles.buffers}{'d' if tiles.direct else ''}")
     parts.append(f"a{tiles.read_a}b{tiles.read_b}d{tiles.store}")
+    parts += [f"pad{tiles.pad}"] if tiles.pad else []
+    parts += [f"lds{tiles.lds_read}x{tiles.lds_write}"] if min(tiles.lds_read, tiles.lds_write) < vec else []
+    parts += [f"stagger{tiles.stagger}"] if tiles.stagger > 1 else []
     parts += [op.result] if op.result != op.dtype else []
     parts += ["c"] if op.has_c else []
     parts += [f"bias{op.bias}"] if op.bias != "none" else []

@@ -21,6 +21,7 @@ class Block:
         self.B = @b_kind@(lds, TILE_M * ROW_WORDS, TILE_N, COLUMN_SPAN, WAVES_N, self.wave_n, self.lane)
         self.A.source_of(A, batch, first_m, M, K, self.thread, @a_access@, natural)
         self.B.source_of(B, batch, first_n, N, K, self.thread, @b_access@, column_row)
+        @stagger@
 
     def loads(self, tile, tail=False):
         """Global loads of a tile to registers."""
@@ -38,10 +39,16 @@ class Block:
         a, b = bases
         out = []
         for read in range(step * READS, (step + 1) * READS):
-            out += [(READ, 1, lambda t=t, r=read: self.A.fragment(a, t, r)) for t in range(A_ATOMS)]
-            out += [(READ, 1, lambda t=t, r=read: self.B.fragment(b, t, r)) for t in range(B_ATOMS)]
+            out += [(READ, @accesses@, lambda t=t, r=read: self.A.fragment(a, t, r)) for t in range(A_ATOMS)]
+            out += [(READ, @accesses@, lambda t=t, r=read: self.B.fragment(b, t, r)) for t in range(B_ATOMS)]
         return out
 '''
+
+_STAGGER = """\
+        start = (first_m // TILE_M + first_n // TILE_N) % STAGGER * (K // TILE_K // STAGGER)
+        self.A.stagger(start)
+        self.B.stagger(start)
+"""
 
 _ORDER = '''
 class Order:
@@ -238,9 +245,15 @@ def order(pinned: bool) -> str:
     return piece(_ORDER).replace("@keep@", _KEEP if pinned else "")
 
 
-def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, epilogue: str) -> str:
-    """The Block class with the pipeline of one or two LDS buffers, or of direct loads."""
-    body = piece(_BLOCK)
+def block_class(
+    a_kind: str, b_kind: str, buffers: int, direct: bool, halves: bool, stagger: bool, epilogue: str
+) -> str:
+    """The Block class with the pipeline of one or two LDS buffers, or of direct loads.
+
+    `halves`: a chunk takes two LDS reads; `stagger`: workgroups start at different tiles of k.
+    """
+    body = piece(_BLOCK).replace("@accesses@", "2" if halves else "1")
+    body = body.replace("        @stagger@\n", _STAGGER if stagger else "")
     for name, kind in (("a", a_kind), ("b", b_kind)):
         access = f"{name.upper()}_READ, {name.upper()}_TAIL" if kind == "AlongK" else f"{name.upper()}_READ"
         body = body.replace(f"@{name}_kind@", kind).replace(f"@{name}_access@", access)

@@ -70,6 +70,7 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     if unknown:
         raise BadInput(f"unknown knob {unknown[0]!r} of gemm: {near_names(unknown[0], KNOBS)}")
     kind = hw.resolve_dtype(op.dtype)
+    hw.resolve_dtype(op.result)
     if kind.bits < 8:
         raise BadInput(f"gemm of {kind} is not offered")
     overrides = {**overrides, "atom": _atom_override(op, hw, overrides.get("atom"))}
@@ -185,16 +186,19 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     `below` asks for fewer accumulator registers a wave than that.
     """
     cus, best, best_time = hw.num_cus, None, 0.0
-    M, N, batch = op.M, op.N, op.batch
+    M, N, terms, batch = op.M, op.N, max(1, op.K), op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom = overrides["atom"]
+    row_bytes = ROW_BYTES + (overrides.get("pad") or 0) * op.elem_bytes
     for block in _ladder(hw, op.dtype):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
         if below is not None and block.accumulators >= below:
             continue
+        if (block.tile_m + block.tile_n) * row_bytes > _lds_share(hw, block.wave_m * block.wave_n):
+            continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
-        time = -(-blocks // cus) * (-(-op.K // block.tile_k) * block.clocks + START_CLOCKS)
+        time = -(-blocks // cus) * (-(-terms // block.tile_k) * block.clocks + START_CLOCKS)
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
@@ -269,9 +273,11 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
 
     read_a, tail_a = reads(along_a, lda, op.M, block.tile_m)
     read_b, tail_b = reads(along_b, ldb, op.N, block.tile_n)
-    image = (block.tile_m + block.tile_n) * tile_k * elem_bytes
+    pad = overrides.get("pad", 0)
+    image = (block.tile_m + block.tile_n) * (tile_k + pad) * elem_bytes
     direct = (
-        along_a
+        not pad
+        and along_a
         and along_b
         and read_a == read_b == vec
         and max(hw.direct_to_lds_bytes, default=0) >= 16
@@ -281,6 +287,8 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: _Block, overrides: dict[str,
     derived: dict[str, Any] = {
         "buffers": 2 if direct or (elem_bytes < 4 and 2 * image <= _lds_share(hw, waves)) else 1,
         "direct": direct,
+        "lds_read": vec,
+        "lds_write": vec,
         "read_a": read_a,
         "read_b": read_b,
         "tail_a": tail_a,
@@ -314,15 +322,29 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
     resources = _resources(hw, tiles, shape)
     blocks = GEMM.blocks(M=op.M, N=op.N, t_M=tiles.tile_m, t_N=tiles.tile_n, batch=op.batch)
     rounds = GEMM.rounds(blocks=blocks.value, num_cus=hw.num_cus)
+    pad = GEMM.pad(lanes=hw.wavefront_size, m=tiles.atom.m, elem_bytes=shape.elem_bytes)
     words, waves = shape.atom.dtype_acc.bits // 32, tiles.waves
     steps = (
         GEMM.accumulators(t_M=tiles.tile_m, t_N=tiles.tile_n, acc_words=words, waves=waves, lanes=hw.wavefront_size),
         GEMM.tile_k(row_bytes=tiles.tile_k * shape.elem_bytes, elem_bytes=shape.elem_bytes),
         GEMM.lds(
-            t_M=tiles.tile_m, t_N=tiles.tile_n, t_K=tiles.tile_k, elem_bytes=shape.elem_bytes, buffers=tiles.buffers
+            t_M=tiles.tile_m,
+            t_N=tiles.tile_n,
+            t_K=tiles.tile_k,
+            pad=tiles.pad,
+            elem_bytes=shape.elem_bytes,
+            buffers=tiles.buffers,
         ),
         blocks,
         rounds,
+        pad,
+        GEMM.pad_bytes(
+            t_M=tiles.tile_m,
+            t_N=tiles.tile_n,
+            pad_min=pad.value,
+            elem_bytes=shape.elem_bytes,
+            buffers=tiles.buffers,
+        ),
     )
     largest = _ladder(hw, op.dtype)[0]
     reduced = tiles.tile_m * tiles.tile_n < largest.tile_m * largest.tile_n

@@ -84,7 +84,16 @@ class GemmShape:
     def layout(self) -> GemmLayout:
         run = max(1, CHUNK_BYTES // self.out_bytes)
         tiles = self.tiles
-        return GemmLayout(tiles.atom, tiles.tile_k, self.atoms_n, min(run, 8), 4 * self.hw.lds_banks_wide_read)
+        return GemmLayout(
+            tiles.atom,
+            tiles.tile_k,
+            self.atoms_n,
+            min(run, 8),
+            4 * self.hw.lds_banks_wide_read,
+            tiles.pad,
+            tiles.lds_read * self.elem_bytes,
+            tiles.lds_write * self.elem_bytes,
+        )
 
     @cached_property
     def operands(self) -> tuple[OperandShape, OperandShape]:
@@ -126,7 +135,7 @@ class GemmShape:
     @property
     def lds_bytes(self) -> int:
         tiles = self.tiles
-        return tiles.buffers * (tiles.tile_m + tiles.tile_n) * tiles.tile_k * self.elem_bytes
+        return tiles.buffers * (tiles.tile_m + tiles.tile_n) * (tiles.tile_k + tiles.pad) * self.elem_bytes
 
     @property
     def accumulators(self) -> int:
@@ -154,7 +163,7 @@ class GemmShape:
                 "places",
                 self.places * (2 if direct else 1),
                 "arch",
-                "LDS places of a lane's chunks, one for each XOR of them",
+                "LDS places of a lane's chunks, one for each XOR of them; one an operand where rows are padded",
             ),
         )
         named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)

@@ -100,7 +100,7 @@ def test_every_illegal_setting_names_its_rule(rule: str) -> None:
 def test_rules_are_data() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
-    assert {rule.mechanism for rule in RULES} == {"LDS", "tile", "global reads", "stores", "mapping"}
+    assert {rule.mechanism for rule in RULES} == {"LDS", "tile", "global reads", "stores", "mapping", "types"}
     assert all(rule.way_out for rule in RULES)
 
 
