@@ -14,6 +14,7 @@ from . import emit_gemm_loop as loop_text
 from . import emit_gemm_operand as operand_text
 from .derivation import Derivation
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
+from .gemm_rules import IN_F32
 from .gemm_shape import GemmShape
 from .visitor import Visitor
 
@@ -78,6 +79,11 @@ class GemmEmit(Visitor):
         self.gemm = GemmShape(derivation.op, tiles, derivation.hw)
 
     @property
+    def _work(self) -> str:
+        """Type that the epilogue computes in: that of the sums, f64 where D holds whole numbers of 32 bits."""
+        return "f64" if self.gemm.acc_type == "f64" or self.gemm.op.result == "i32" else "f32"
+
+    @property
     def _halves(self) -> tuple[bool, bool]:
         """Whether LDS reads, and writes, take half a chunk."""
         tiles, half = self.gemm.tiles, 8 // self.gemm.elem_bytes
@@ -94,8 +100,10 @@ class GemmEmit(Visitor):
                 piece(CEIL_DIV),
                 host_text.place(tiles.xcds),
                 self.visit(node.interior()[0]),
-                loop_text.kernel(extra),
-                host_text.host(op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation),
+                loop_text.kernel(extra, self.gemm.scaled_out),
+                host_text.host(
+                    op.layout, (op.M, op.N, op.K, op.batch), op.has_c, op.bias, op.activation, self.gemm.scaled_out
+                ),
             )
             + "\n"
         )
@@ -122,13 +130,14 @@ class GemmEmit(Visitor):
 
     def visit_GemmWave(self, node: GemmWave) -> str:
         shape, op, tiles = self.gemm, node.op, node.tiles
-        scaled = {"f64": "x * alpha", "i32": "x" if op.result == "i32" else "x.to(SCALAR) * alpha"}
         a, b = shape.operands
         return join(
             self.visit(node.interior()[0]),
             loop_text.split("0" if shape.acc_type == "i32" else "0.0"),
             loop_text.order(tiles.pinned),
-            epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
+            epilogue_text.conversions(
+                op.has_c, op.bias, op.activation, op.result, self._work, shape.out_bytes, tiles.store
+            ),
             loop_text.block_class(
                 a.kind,
                 b.kind,
@@ -136,7 +145,9 @@ class GemmEmit(Visitor):
                 tiles.direct,
                 self._halves[0],
                 tiles.stagger > 1,
-                epilogue_text.epilogue(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * alpha")),
+                epilogue_text.epilogue(
+                    op.has_c, op.bias, op.activation, shape.scaled_out, shape.acc_type, self._work
+                ),
             ),
         )
 
@@ -211,6 +222,8 @@ def row_column(row):
         formula = "alpha A B" + (" + beta C" if op.has_c else "")
         formula += f" + bias ({op.bias})" if op.bias != "none" else ""
         formula = formula if op.activation == "none" else f"{op.activation}({formula})"
+        if self.gemm.scaled_out:
+            formula = f"{formula} scale" if op.activation != "none" else f"({formula}) scale"
         stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
         how = "straight to LDS" if tiles.direct else "through registers"
         return docstring(
@@ -246,12 +259,14 @@ def row_column(row):
             "XOR of chunk and row",
         )
         scalar = "Float64" if shape.acc_type == "f64" else "Float32"
+        scalars = "alpha, beta and scale" if shape.scaled_out else "alpha and beta"
         out = op.result
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{hw.gfx}"', ""),
             ("TORCH_DTYPE, ELEM_BYTES", f"torch.{TORCH_TYPES[op.dtype]}, {shape.elem_bytes}", ""),
             ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[out]}, {shape.out_bytes}", ""),
-            ("ACC_TYPE, SCALAR", f"fx.{FLYDSL_TYPES[shape.acc_type]}, fx.{scalar}", "of sums, of alpha and beta"),
+            ("ACC_TYPE, SCALAR", f"fx.{FLYDSL_TYPES[shape.acc_type]}, fx.{scalar}", f"of sums, of {scalars}"),
+            ("WORK", f"fx.{FLYDSL_TYPES[self._work]}", "of the epilogue"),
         ]
         if out in FLYDSL_TYPES:
             rows.append(("OUT", f"fx.{FLYDSL_TYPES[out]}", ""))
@@ -279,6 +294,9 @@ def row_column(row):
         ]
         if a.kind == "AlongK" or b.kind == "AlongK":
             rows.append(("A_TAIL, B_TAIL", f"{tiles.tail_a}, {tiles.tail_b}", "the same in the partial tile of k"))
+        activation = [("LOG2_E", "math.log2(math.e)", "")] if op.activation in IN_F32 else []
+        if op.activation == "gelu":
+            activation += [("GELU_T", epilogue_text.GELU_T, ""), ("GELU_P", epilogue_text.GELU_P, "factors of t^0, t^1, ...")]
         if tiles.stagger > 1:
             rows.append(("STAGGER", tiles.stagger, "different tiles of k at which workgroups start"))
         rows += [
@@ -288,7 +306,7 @@ def row_column(row):
             ("OFFSET_LIMIT", "2**31 - 16", "of byte offsets inside a tile"),
             ("OUT_OF_RANGE", "2**31 - 16", "offset past every extent"),
             ("MFMA, READ, WRITE, LOAD", "0x8, 0x100, 0x200, 0x20", "kinds of operations to the scheduler"),
-            ("LOG2_E", "math.log2(math.e)", ""),
+            *activation,
             ("TOLERANCE", TOLERANCES.get(out, 0.13), "of main(), relative to the largest value"),
         ]
         return constants(rows)

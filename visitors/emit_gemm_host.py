@@ -36,9 +36,9 @@ _LAUNCH = '''
 def launch(
     @tensors@
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
-    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+    @scalars_typed@, stream: fx.Stream = fx.Stream(None),
 ):
-    gemm_kernel(@arguments@, M, N, K, alpha, beta, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
+    gemm_kernel(@arguments@, M, N, K, @scalars@, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
         grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -50,29 +50,41 @@ def grid_of(M, N):
 '''
 
 _RUN = '''
-def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None):
-    """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
+def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, @scale@stream=None):
+    """D = @formula@ on the GPU; alpha = 0 or K = 0 reads neither A nor B, beta = 0 does not read C.
 
     a @shape_a@ and b @shape_b@ of TORCH_DTYPE@more@, each with a leading batch axis or without,
-    rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
+    rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None; nothing is launched for an empty one.
+    Raises ValueError on anything else.
     """
-    @normal@
+    a, b = matrices(a), matrices(b)
     batch, M, N, K = problem(a, b)
     out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device) if out is None else out
+    if tuple(out.shape[-2:]) != (M, N) or out.numel() != batch * M * N or out.dtype != TORCH_OUT:
+        raise ValueError(f"out must be {batch} x {M} x {N} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")
+    if out.numel() == 0:
+        return out
     target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=a.device)
-    @check@
+    if alpha == 0 or K == 0:
+        K, a, b = 0, *torch.empty(2, 1, 1, 16, dtype=TORCH_DTYPE, device=a.device)
+    @normal@
     grid = grid_of(M, N)
     stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream
     tensors = [raw(t) for t in (@tensors@)]
-    launch(*tensors, M, N, K if alpha else 0, batch, *grid, alpha, beta, fx.Stream(stream))
+    launch(*tensors, M, N, K, batch, *grid, @scalars@, fx.Stream(stream))
     return out if target is out else out.copy_(target.view(out.shape))
 
 
-def operand_tensor(t, access, lines):
-    """[batch, rows, columns] that the kernel can read in place, or a copy of that kind."""
-    t = t if t.dim() == 3 else t[None]
+def matrices(t):
+    """An operand as [batch, rows, columns]."""
+    t = t[None] if t.dim() == 2 else t
     if t.dim() != 3 or t.dtype != TORCH_DTYPE:
         raise ValueError(f"operands must be 2-D or 3-D {TORCH_DTYPE} tensors, not {tuple(t.shape)} {t.dtype}")
+    return t
+
+
+def operand_tensor(t, access, lines):
+    """The tensor, where the kernel can read it in place, or a copy of that kind."""
     t = t if addressable(t, access, lines, ELEM_BYTES) else t.contiguous()
     if not addressable(t, access, lines, ELEM_BYTES):
         raise ValueError(f"{tuple(t.shape)}: rows must hold whole accesses of {access} and {lines} of them below 2 GiB")
@@ -96,7 +108,7 @@ def storable(t):
 def problem(a, b):
     """(batch, M, N, K) of two operands as stored."""
     (M, K), (K_b, N) = @extents@
-    batch = max(a.shape[0], b.shape[0])
+    batch = a.shape[0] if b.shape[0] == 1 else b.shape[0]
     if K != K_b or any(t.shape[0] not in (1, batch) for t in (a, b)) or batch > BATCH_LIMIT:
         raise ValueError(f"shapes do not agree: a {tuple(a.shape)}, b {tuple(b.shape)}")
     wholes = (@wholes@)
@@ -112,10 +124,10 @@ def raw(t):
 '''
 
 _REFERENCE = '''
-def reference(a, b, @parameters@alpha=1.0, beta=@beta@):
+def reference(a, b, @parameters@alpha=1.0, beta=@beta@@scale_last@):
     """The same product in float64, before it is rounded to the type of D."""
-    a, b = a.double()@turn_a@, b.double()@turn_b@
-    d = alpha * (a @ b)
+    a, b = (t.double() if alpha else torch.zeros_like(t, dtype=torch.double) for t in (a, b))
+    d = alpha * (a@turn_a@ @ b@turn_b@)
     @finish@
     return d
 
@@ -131,7 +143,7 @@ def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
     inputs = [raw(t) for t in example("cpu", 16, 16, 16, 1)]
     d = raw(torch.zeros(1, 16, 16, dtype=TORCH_OUT))
-    launch(*inputs[:2], d, *inputs[2:], 16, 16, 16, 1, 1, 1, 1.0, 0.0)
+    launch(*inputs[:2], d, *inputs[2:], 16, 16, 16, 1, 1, 1, @ones@)
 
 
 def main():
@@ -180,35 +192,34 @@ def place(xcds: int) -> str:
     return text.replace("    @remap@\n", _REMAP if xcds > 1 else "")
 
 
-def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, activation: str) -> str:
-    """Host functions; `shape` is (M, N, K, batch), the default of `example`."""
+def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, activation: str, scaled: bool) -> str:
+    """Host functions; `shape` is (M, N, K, batch), the default of `example`; `scaled`: D is multiplied by a scale."""
     extra = [name for name, there in (("C", c), ("bias", bias != "none")) if there]
     low = [name.lower() for name in extra]
+    scalars = ["alpha", "beta", *(["scale"] if scaled else [])]
     a_along_k, b_along_k = layout[0] == "N", layout[1] == "T"
     formula = "alpha A B" + (" + beta C" if c else "") + (" + bias" if bias != "none" else "")
     formula = formula if activation == "none" else f"{activation}({formula})"
+    if scaled:
+        formula = f"saturated({formula if activation != 'none' else f'({formula})'} scale)"
     turn_a, turn_b = ("" if layout[0] == "N" else ".mT"), ("" if layout[1] == "N" else ".mT")
     tensors = ["A", "B", "D", *extra]
     more = (", c [M, N] of TORCH_OUT" if c else "") + (
         f", bias of length {'M' if bias == 'row' else 'N'} in f32" if bias != "none" else ""
     )
-    normal = [
+    normal = ["a, b = (t.expand(batch, *t.shape[1:]) for t in (a, b))"]
+    normal += [
         f"a = operand_tensor(a, A_READ, {'TILE_M' if a_along_k else 'TILE_K'})",
         f"b = operand_tensor(b, B_READ, {'TILE_N' if b_along_k else 'TILE_K'})",
     ]
-    check = ["a, b = (t.expand(batch, *t.shape[1:]) for t in (a, b))"]
-    check.append("if tuple(out.shape[-2:]) != (M, N) or out.numel() != batch * M * N or out.dtype != TORCH_OUT:")
-    check.append(
-        '    raise ValueError(f"out must be {batch} x {M} x {N} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")'
-    )
     if c:
-        check += [
+        normal += [
             "c = (c if c.dim() == 3 else c[None]).expand(batch, M, N)",
             "c = c if storable(c) else c.contiguous()",
         ]
     if bias != "none":
         length = "M" if bias == "row" else "N"
-        check.append(f"bias = bias.float().reshape(-1, 1, {length}).expand(batch, 1, {length})")
+        normal.append(f"bias = bias.float().reshape(-1, 1, {length}).expand(batch, 1, {length})")
     wholes = [
         '("K", K, A_TAIL)' if a_along_k else '("M", M, A_READ)',
         '("K", K, B_TAIL)' if b_along_k else '("N", N, B_READ)',
@@ -221,12 +232,15 @@ def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, acti
     shapes += ["((batch, M, N), TORCH_OUT)"] if c else []
     if bias != "none":
         shapes.append(f"((batch, 1, {'M' if bias == 'row' else 'N'}), torch.float32)")
-    finish = ["d = d + beta * c.double()"] if c else []
+    finish = ["d = d + beta * c.double() if beta else d"] if c else []
     if bias != "none":
         finish.append("d = d + bias.double().reshape(-1, " + ("d.shape[1], 1)" if bias == "row" else "1, d.shape[2])"))
-    functional = {"relu": "relu(d)", "silu": "silu(d)", "gelu": 'gelu(d, approximate="tanh")'}
+    functional = {"relu": "relu(d)", "silu": "silu(d)", "gelu": "gelu(d)", "gelu_tanh": 'gelu(d, approximate="tanh")'}
     if activation != "none":
-        finish.append(f"d = torch.nn.functional.{functional[activation]}")
+        limit = "" if activation == "relu" else ".masked_fill(d == -math.inf, 0.0)  # the limit, not inf / inf"
+        finish.append(f"d = torch.nn.functional.{functional[activation]}{limit}")
+    if scaled:
+        finish.append("d = d * scale")
     sampled = ["a = a[:, rows]" if a_along_k else "a = a[:, :, rows]"]
     if c:
         sampled.append("rest[1] = rest[1][:, rows]")
@@ -241,7 +255,10 @@ def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, acti
         "shape_b": "[N, K]" if b_along_k else "[K, N]",
         "more": more,
         "normal": "\n    ".join(normal),
-        "check": "\n    ".join(check),
+        "scale": "scale=1.0, " if scaled else "",
+        "scale_last": ", scale=1.0" if scaled else "",
+        "scalars": ", ".join(scalars),
+        "ones": ", ".join(("1.0", "0.0", *(("1.0",) if scaled else ()))),
         "tensors": ", ".join(("a", "b", "target", *low)),
         "extents": f"a.shape[1:]{'' if a_along_k else '[::-1]'}, b.shape[1:]{'[::-1]' if b_along_k else ''}",
         "wholes": ", ".join(wholes),
@@ -252,7 +269,8 @@ def host(layout: str, shape: tuple[int, int, int, int], c: bool, bias: str, acti
         "sampled": "\n    ".join(sampled),
     }
     values |= dict(zip(("M", "N", "K", "batch"), (str(extent) for extent in shape), strict=True))
-    launch = piece(_LAUNCH).replace("@tensors@", "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip())
+    launch = piece(_LAUNCH).replace("@scalars_typed@", ", ".join(f"{name}: SCALAR" for name in scalars))
+    launch = launch.replace("@scalars@", ", ".join(scalars)).replace("@tensors@", "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip())
     text = join(launch.replace("@arguments@", ", ".join(tensors)), _filled(_RUN, values), _filled(_REFERENCE, values))
     return text.replace("    \n", "")
 

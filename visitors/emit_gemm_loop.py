@@ -226,7 +226,7 @@ _KERNEL = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def gemm_kernel(
     @tensors@
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, alpha: SCALAR, beta: SCALAR,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, @typed@,
 ):
     M, K, first_m, first_n, batch = place(M, N, K)
     block = Block(A, B, M, N, K, first_m, first_n, batch)
@@ -236,7 +236,7 @@ def gemm_kernel(
     acc = split_state(state)[2]
     for tile, carried in range(K // TILE_K, ceil_div(K, TILE_K), fx.Int32(1), init=acc):
         acc = yield block.tail(fx.Int32(tile), vectors(carried))
-    block.epilogue(@arguments@, M, N, first_m, first_n, batch, alpha, beta, vectors(acc))
+    block.epilogue(@arguments@, M, N, first_m, first_n, batch, @scalars@, vectors(acc))
 """
 
 
@@ -265,8 +265,13 @@ def split(zero: str) -> str:
     return piece(_SPLIT).replace("@zero@", zero)
 
 
-def kernel(extra: list[str]) -> str:
-    """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D."""
+def kernel(extra: list[str], scaled: bool) -> str:
+    """The kernel: prologue, whole tiles of k, the partial one, epilogue.
+
+    `extra`: tensors besides A, B and D; `scaled`: a scale of D comes after alpha and beta.
+    """
+    scalars = ("alpha", "beta", *(("scale",) if scaled else ()))
     tensors = "".join(f"{name}: fx.Tensor, " for name in ("A", "B", "D", *extra)).rstrip()
-    text = piece(_KERNEL).replace("@tensors@", tensors)
+    text = piece(_KERNEL).replace("@tensors@", tensors).replace("@scalars@", ", ".join(scalars))
+    text = text.replace("@typed@", ", ".join(f"{name}: SCALAR" for name in scalars))
     return text.replace("@arguments@", ", ".join(("D", *extra)))

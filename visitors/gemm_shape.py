@@ -124,6 +124,11 @@ class GemmShape:
         return min(widths) * self.elem_bytes < 4
 
     @property
+    def scaled_out(self) -> bool:
+        """D is an 8-bit float: it is multiplied by a scale and saturated."""
+        return self.op.result.startswith(("fp8", "bf8"))
+
+    @property
     def mfma_words(self) -> int:
         return self.atom.elements_a * self.elem_bytes // 4
 
