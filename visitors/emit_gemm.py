@@ -92,10 +92,11 @@ class GemmEmit(Visitor):
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
+        llvm = "from flydsl._mlir.dialects import llvm\n" if any(self._halves) else ""
         return (
             join(
                 self._gemm_header(),
-                piece(_IMPORTS).replace("@llvm@", "from flydsl._mlir.dialects import llvm\n" if any(self._halves) else ""),
+                piece(_IMPORTS).replace("@llvm@", llvm),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
                 host_text.place(tiles.xcds),
@@ -145,9 +146,7 @@ class GemmEmit(Visitor):
                 tiles.direct,
                 self._halves[0],
                 tiles.stagger > 1,
-                epilogue_text.epilogue(
-                    op.has_c, op.bias, op.activation, shape.scaled_out, shape.acc_type, self._work
-                ),
+                epilogue_text.epilogue(op.has_c, op.bias, op.activation, shape.scaled_out, shape.acc_type, self._work),
             ),
         )
 
@@ -294,9 +293,12 @@ def row_column(row):
         ]
         if a.kind == "AlongK" or b.kind == "AlongK":
             rows.append(("A_TAIL, B_TAIL", f"{tiles.tail_a}, {tiles.tail_b}", "the same in the partial tile of k"))
-        activation = [("LOG2_E", "math.log2(math.e)", "")] if op.activation in IN_F32 else []
+        activation: list[tuple[str, Any, str]] = (
+            [("LOG2_E", "math.log2(math.e)", "")] if op.activation in IN_F32 else []
+        )
         if op.activation == "gelu":
-            activation += [("GELU_T", epilogue_text.GELU_T, ""), ("GELU_P", epilogue_text.GELU_P, "factors of t^0, t^1, ...")]
+            activation.append(("GELU_T", epilogue_text.GELU_T, ""))
+            activation.append(("GELU_P", epilogue_text.GELU_P, "factors of t^0, t^1, ..."))
         if tiles.stagger > 1:
             rows.append(("STAGGER", tiles.stagger, "different tiles of k at which workgroups start"))
         rows += [

@@ -84,10 +84,10 @@ def relu(x):
     return (x < WORK(0.0)).select(WORK(0.0), x)
 '''
 
-_EXP2 = '''
+_EXP2 = """
 def exp2(x):
     return fx.Float32(rocdl.exp2(T.f32, x.ir_value()))
-'''
+"""
 
 _ACTIVATIONS = {
     "none": "",

@@ -84,7 +84,9 @@ gemm_options = stack(
     click.option("--ldd", type=int, default=0, metavar="N", help="Elements between rows of D; 0: tight."),
     click.option("--beta-c", "has_c", is_flag=True, help="Add beta C."),
     click.option("--bias", default="none", metavar="none|row|column", help="Add a vector along rows or columns."),
-    click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
+    click.option(
+        "--activation", default="none", metavar="none|relu|gelu|gelu_tanh|silu", help="Function of the result."
+    ),
 )
 
 gemm_override_options = stack(
@@ -98,8 +100,12 @@ gemm_override_options = stack(
             ("wave_m", "Waves along the rows."),
             ("wave_n", "Waves along the columns."),
             ("buffers", "Tiles in LDS at a time: 1 or 2."),
+            ("pad", "Elements of pad between rows of LDS; 0 swizzles them instead."),
+            ("lds_read", "Elements of an LDS read: 16 or 8 bytes."),
+            ("lds_write", "Elements of an LDS write: 16 or 8 bytes."),
             ("read_a", "Elements of a global read of A."),
             ("read_b", "Elements of a global read of B."),
+            ("stagger", "Different tiles of k at which workgroups start; 0 or 1: all at the first."),
             ("store", "Elements of a store to D."),
             ("group_m", "Rows of tiles that share columns."),
             ("xcds", "Chiplets that tiles are dealt to."),
@@ -194,7 +200,8 @@ def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
 #: Overrides of either operator, as library and command line name them.
 OVERRIDES = (
     *("atom", "tile_q", "tile_kv", "waves", "tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "buffers", "direct"),
-    *("read_a", "read_b", "store", "group_m", "xcds", "pinned", "waves_per_simd"),
+    *("pad", "lds_read", "lds_write", "read_a", "read_b", "stagger", "store", "group_m", "xcds", "pinned"),
+    "waves_per_simd",
 )
 
 

@@ -94,8 +94,8 @@ def simulate(
 ) -> tuple[Any, Any, Any]:
     """The kernel that `op` decides, run on the shape of `run_op`: (simulator's result, output, float64 reference).
 
-    Operands lie among NaN, with rows further apart than they are long, or as `run_op` says. `inputs` are values of A, B, C and bias in
-    place of small whole numbers.
+    Operands lie among NaN, with rows further apart than they are long, or as `run_op` says. `inputs` are values of A,
+    B, C and bias in place of small whole numbers.
     """
     from closedform.hw.sim import Out, flydsl_args, parse_file, run
 

@@ -1,4 +1,4 @@
-"""Smaller features of emitted GEMMs: no terms, scaled 8-bit outputs, activations, special values, LDS and k knobs."""
+"""Knobs of LDS and of the walk along k of emitted GEMMs, and the memory around their operands."""
 
 from __future__ import annotations
 
@@ -11,321 +11,215 @@ import numpy as np
 import pytest
 
 from closedform.emission import broken_promises
-from closedform.hw import catalogue
-from closedform.hw.errors import BadInput
-from closedform.operators.gemm import LAYOUTS, Gemm
-from closedform.operators.level import Level
-from closedform.operators.reference import reference
-from closedform.visitors.compile import missing_dependency
-from closedform.visitors.compute import ComputeVisitor
+from closedform.operators.gemm import LAYOUTS
 from closedform.visitors.emit import emit_source, kernel_name
 from closedform.visitors.gemm_formulas import GEMM
 
-from .gemm_host import Host
+from .gemm_checks import Knobs, compiles, exact, op_of
 from .gemm_kernels import derived, kernel, simulate
-from .gemm_memory import activated
 
 TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
-Knobs = tuple[tuple[str, Any], ...]
+
+# --- LDS: pad, width of reads and writes --------------------------------------------------------------------------
+
+SMALL = (("tile_m", 64), ("tile_n", 64))
 
 
-def compiles(function: Any) -> Any:
-    """Marks a test that needs the compiler."""
-    missing = pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch")
-    return pytest.mark.compile(missing(function))
-
-
-def op_of(M: int, N: int, K: int, dtype: str = "bf16", layout: str = "NT", **fields: Any) -> Gemm:
-    return Gemm(M, N, K, dtype=dtype, layout=layout, **fields)
-
-
-def exact(hw: str, op: Gemm, fixed: Knobs = (), run_op: Gemm | None = None, **options: Any) -> Any:
-    """Runs the kernel: no report, and every word as float64 rounds it. Returns the simulator's result and D."""
-    result, out, want = simulate(hw, op, run_op or op, fixed, **options)
-    assert result.ok, str(result)
-    assert np.array_equal(out, want, equal_nan=True)
-    return result, out
-
-
-# --- no terms, no elements ----------------------------------------------------------------------------------------
+def test_lds_counts_the_pad() -> None:
+    for pad in (0, 8, 16):
+        derivation = derived("mi300x", op_of(4096, 4096, 4096), **dict(SMALL), buffers=2, pad=pad)
+        assert derivation.require()[1].lds_bytes == 2 * (64 + 64) * (64 + pad) * 2
+    assert derived("mi300x", op_of(4096, 4096, 4096)).require()[0].pad == 0
 
 
 @pytest.mark.parametrize("hw", TARGETS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_terms_derive_the_tiles_of_one_term(hw: str, layout: str) -> None:
-    none, one = (derived(hw, op_of(300, 200, K, "f16", layout)).require()[0] for K in (0, 1))
-    assert (none.tile_m, none.tile_n, none.wave_m, none.wave_n) == (one.tile_m, one.tile_n, one.wave_m, one.wave_n)
-
-
-@pytest.mark.parametrize("level", list(Level))
-def test_no_terms_give_zero_at_every_level(level: Level) -> None:
-    op = op_of(70, 50, 0, "f32")
-    inputs = {"A": np.ones((1, 70, 0)), "B": np.ones((1, 50, 0))}
-    tiles = derived("mi300x", op).require()[0]
-    out = ComputeVisitor(level).run(op.tree(tiles), **inputs)
-    assert np.array_equal(out, reference(op, **inputs).out)
-    assert np.array_equal(out, np.zeros((1, 70, 50)))
-
-
-@pytest.mark.parametrize("name", ["M", "N", "batch"])
-def test_an_output_without_elements_is_bad_input(name: str) -> None:
-    with pytest.raises(BadInput, match=f"{name}=0"):
-        dataclasses.replace(op_of(8, 8, 8), **{name: 0})
-    with pytest.raises(BadInput, match="K=-1"):
-        op_of(8, 8, -1)
-
-
-@compiles
-@pytest.mark.parametrize(("hw", "layout"), [("mi300x", "NN"), ("mi100", "TT"), ("mi355x", "NT")])
-def test_no_terms_load_nothing_but_c(hw: str, layout: str) -> None:
-    op = op_of(70, 48, 64, "bf16", layout, has_c=True, activation="relu")
-    none = dataclasses.replace(op, K=0)
-    result, _ = exact(hw, op, run_op=none, beta=2.0)
-    assert result.counts["global_load_bytes"] == 70 * 48 * 2
-    result, _ = exact(hw, none, run_op=none, beta=0.0)
-    assert result.counts["global_load_bytes"] == 0
-
-
-@pytest.fixture(scope="module")
-def host() -> Host:
-    return Host("mi300x", op_of(64, 64, 64, has_c=True, out_dtype="f32"))
-
-
-@compiles
-def test_run_takes_no_terms(host: Host) -> None:
-    torch = pytest.importorskip("torch")
-    a, b, c = torch.ones(40, 0).bfloat16(), torch.ones(24, 0).bfloat16(), torch.randn(40, 24)
-    assert torch.equal(host.file.run(a, b, c, beta=2.0)[0], 2 * c)
-    assert torch.equal(host.file.reference(a[None], b[None], c[None], beta=2.0)[0], 2 * c.double())
-    before = host.loaded_bytes
-    assert torch.equal(host.file.run(a, b, c, beta=0.0), torch.zeros(1, 40, 24))
-    assert host.loaded_bytes == before
-
-
-@compiles
-def test_run_reads_nothing_that_a_factor_of_zero_leaves_out(host: Host) -> None:
-    torch = pytest.importorskip("torch")
-    nan, ones = float("nan"), torch.ones(40, 64).bfloat16()
-    a, b, c = torch.full((40, 64), nan).bfloat16(), torch.full((24, 64), nan).bfloat16(), torch.full((40, 24), nan)
-    for function in (host.file.run, host.file.reference):
-        assert torch.equal(function(a[None], b[None], c[None], alpha=0.0, beta=0.0), torch.zeros(1, 40, 24).double())
-        got = function(ones[None], ones[None, :24], c[None], beta=0.0)
-        assert torch.equal(got.double(), torch.full((1, 40, 24), 64.0).double())
-
-
-@compiles
-@pytest.mark.parametrize(("batch", "M", "N"), [(0, 4, 8), (2, 0, 8), (2, 4, 0)])
-@pytest.mark.parametrize("given", [False, True])
-def test_run_of_an_empty_output_launches_nothing(host: Host, batch: int, M: int, N: int, given: bool) -> None:
-    torch = pytest.importorskip("torch")
-    a, b, c = torch.ones(batch, M, 16).bfloat16(), torch.ones(batch, N, 16).bfloat16(), torch.ones(batch, M, N)
-    out, before = torch.empty(batch, M, N) if given else None, host.launches
-    got = host.file.run(a, b, c, out=out)
-    assert got.shape == (batch, M, N)
-    assert got.dtype == torch.float32
-    assert host.launches == before
-    assert out is None or got is out
-    assert host.file.run(a, b[:1], c).shape == (batch, M, N)  # a batch of 1 is broadcast to none
-
-
-# --- outputs of 8 bits --------------------------------------------------------------------------------------------
-
-NARROW = [
-    ("mi300x", "fp8_e4m3fnuz"),
-    ("mi300x", "bf8_e5m2fnuz"),
-    ("mi355x", "fp8_e4m3fn"),
-    ("mi355x", "bf8_e5m2"),
-]
-
-
-@compiles
-@pytest.mark.parametrize(("hw", "out"), NARROW)
-def test_scale_comes_last_and_saturates(hw: str, out: str) -> None:
-    """Sums from within the spacing of small numbers to past the largest one, halfway cases among them."""
-    op = op_of(48, 64, 64, "f16", out_dtype=out, has_c=True, activation="relu")
-    rng = np.random.default_rng(1)
-    a = rng.integers(-3, 4, (1, 48, 64)) * 2.0 ** rng.integers(-4, 5, (1, 48, 1))
-    for scale in (1.0, 0.125, 2.0**9):
-        _, got = exact(hw, op, inputs={"A": a}, alpha=2.0, beta=0.5, scale=scale)
-        largest = np.abs(got).max()
-    assert largest == catalogue.get(hw).resolve_dtype(out).max_finite
-
-
-@compiles
-@pytest.mark.parametrize(("hw", "out"), NARROW)
-def test_nan_stays_nan_and_infinity_saturates_in_8_bits(hw: str, out: str) -> None:
-    op = op_of(16, 16, 0, "f16", out_dtype=out, bias="column")
-    most = catalogue.get(hw).resolve_dtype(out).max_finite
-    bias = np.array([np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0, most, -most, most / 2] + [1.0] * 6)
-    _, got = exact(hw, op, inputs={"bias": bias})
-    assert np.isnan(got[0, :, 0]).all()
-    assert np.array_equal(got[0, 3, 1:5], [most, -most, most, -most])
-
-
-@compiles
-@pytest.mark.parametrize(("dtype", "layout", "N"), [("fp8_e4m3fnuz", "NT", 52), ("i8", "TN", 32), ("f16", "NN", 33)])
-def test_scale_of_every_store_width_and_type_of_sums(dtype: str, layout: str, N: int) -> None:
-    op = op_of(40, N, 64, dtype, layout, out_dtype="fp8_e4m3fnuz", has_c=True)
-    exact("mi300x", op, alpha=0.5, beta=2.0, scale=0.25)
-
-
-@compiles
-def test_run_takes_a_scale_that_defaults_to_one() -> None:
-    torch = pytest.importorskip("torch")
-    host = Host("mi300x", op_of(32, 32, 32, "fp8_e4m3fnuz", out_dtype="fp8_e4m3fnuz", activation="relu"))
-    kind = torch.float8_e4m3fnuz
-    a, b = (torch.randint(-2, 3, (1, 32, 32)).float().to(kind) for _ in range(2))
-    for options in ({}, {"scale": 1.0}, {"scale": 0.25, "alpha": 2.0}, {"scale": 64.0}):
-        want = host.file.reference(a, b, **options).clamp(-240, 240)
-        assert torch.equal(host.file.run(a, b, **options).double(), want.float().to(kind).double())
-    assert "scale: SCALAR" in emit_source(derived("mi300x", op_of(8, 8, 8, out_dtype="bf8_e5m2fnuz")))
-    assert "scale" not in emit_source(derived("mi300x", op_of(8, 8, 8))).replace("no_scale", "")
-
-
-# --- types of D ---------------------------------------------------------------------------------------------------
-
-
-@compiles
-@pytest.mark.parametrize(
-    ("dtype", "out"), [("f64", "f32"), ("f64", "f16"), ("f64", "bf16"), ("f32", "f16"), ("f32", "bf16"), ("i8", "bf16")]
-)
-def test_wide_sums_are_rounded_once(dtype: str, out: str) -> None:
-    op = op_of(32, 32, 64, dtype, out_dtype=out, has_c=True, bias="row", activation="relu")
-    rng = np.random.default_rng(2)
-    a = rng.integers(-100, 101, (1, 32, 64)) * (1.0 if dtype == "i8" else 2.0**-6)
-    exact("mi300x", op, inputs={"A": a}, alpha=0.5, beta=2.0)
-
-
-@compiles
-def test_whole_outputs_are_scaled_and_rounded_to_even() -> None:
-    """Sums beyond the 24 bits of f32 stay exact; halves go to even; what is too large saturates."""
-    op = op_of(32, 48, 4096, "i8", has_c=True, bias="column")
-    a = np.full((1, 32, 4096), 127)
-    b = np.where(np.arange(48)[:, None] % 2 == 0, 127, 126) * np.ones((1, 48, 4096))
-    for alpha, most in ((1.0, None), (2.0**-13, None), (1e9, 2**31 - 1), (-1e9, -(2**31))):
-        _, got = exact("mi300x", op, inputs={"A": a, "B": b}, alpha=alpha, beta=1.0)
-        assert most is None or (got == most).all()
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_a_pad_alone_derives_tiles_that_fit(hw: str, dtype: str) -> None:
+    pad = 16 // {"f32": 4}.get(dtype, 2)
+    tiles, resources, _ = derived(hw, op_of(4096, 4096, 4096, dtype), pad=pad).require()
+    assert (tiles.pad, tiles.direct) == (pad, False)
+    assert resources.lds_bytes <= resources.lds_limit_bytes
 
 
 @pytest.mark.parametrize(
-    ("dtype", "fields", "rule"),
+    ("rule", "knobs"),
     [
-        ("f32", {"out_dtype": "f64"}, "output type"),
-        ("bf16", {"out_dtype": "i32"}, "output type"),
-        ("f64", {"out_dtype": "fp8_e4m3fnuz"}, "output type"),
-        ("f64", {"activation": "gelu"}, "activation"),
-        ("f64", {"activation": "gelu_tanh"}, "activation"),
-        ("f64", {"activation": "silu"}, "activation"),
-        ("i8", {"activation": "silu"}, "activation"),
+        ("pad", {"pad": 4}),
+        ("pad", {"pad": -8}),
+        ("direct pad", {"pad": 8, "direct": True, "buffers": 2}),
+        ("LDS", {"pad": 64, "tile_m": 256, "tile_n": 256}),
+        ("LDS access width", {"lds_read": 2}),
+        ("LDS access width", {"lds_write": 16}),
+        ("stagger", {"stagger": -1}),
     ],
 )
-def test_types_that_cannot_be_right_are_refused(dtype: str, fields: dict[str, str], rule: str) -> None:
-    reason = derived("mi300x", op_of(64, 64, 64, dtype, **fields)).infeasible
+def test_every_illegal_setting_names_its_rule(rule: str, knobs: dict[str, Any]) -> None:
+    hw = "mi355x" if "direct" in knobs else "mi300x"
+    reason = derived(hw, op_of(4096, 4096, 4096), **{**dict(SMALL), **knobs}).infeasible
     assert reason is not None
     assert reason.resource == rule
 
 
-@pytest.mark.parametrize(("hw", "out"), [("mi210", "fp8_e4m3fnuz"), ("mi300x", "bf8_e5m2"), ("mi355x", "bf8_e5m2fnuz")])
-def test_an_8_bit_output_of_another_target_is_bad_input(hw: str, out: str) -> None:
-    with pytest.raises(BadInput, match=out):
-        derived(hw, op_of(64, 64, 64, "f16", out_dtype=out))
+def test_the_explanation_says_what_a_pad_would_cost() -> None:
+    derivation = derived("mi300x", op_of(4096, 4096, 4096))
+    steps = {step.formula.symbol: step.value for step in derivation.steps}
+    assert steps["pad_min"] == 8
+    assert steps["LDS_pad"] == (256 + 256) * 8 * 2
+    assert GEMM.pad(lanes=64, m=16, elem_bytes=4).value == 8
 
 
-# --- activations --------------------------------------------------------------------------------------------------
-
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-
-
-def on_values(name: str, values: Any, hw: str = "mi300x") -> tuple[Any, Any]:
-    """(D, float64) of an activation of f32 values, which come as C of a kernel without terms."""
-    side = 256
-    padded = np.zeros(-(-len(values) // side) * side, np.float32)
-    padded[: len(values)] = values
-    op = op_of(256, side, 0, "f32", has_c=True, activation=name)
-    c = padded.reshape(1, -1, side)
-    result, out, _ = simulate(hw, op, dataclasses.replace(op, M=c.shape[1]), beta=1.0, inputs={"C": c})
-    assert result.ok, str(result)
-    return out.ravel()[: len(values)], activated(name, values.astype(np.float64))
+#: A pairwise cover of targets, layouts, types and the LDS knobs, with one and two buffers.
+LDS_COVER: list[tuple[str, str, str, Knobs]] = [
+    ("mi300x", "bf16", "NT", (("pad", 8),)),
+    ("mi300x", "bf16", "TN", (("pad", 16), ("buffers", 2), *SMALL)),
+    ("mi300x", "f32", "NN", (("pad", 4), ("lds_read", 2))),
+    ("mi355x", "f16", "TT", (("pad", 8), ("lds_write", 4))),
+    ("mi355x", "bf16", "NT", (("lds_read", 4),)),  # direct
+    ("mi100", "f32", "NT", (("pad", 8), ("lds_read", 2), ("lds_write", 2))),
+    ("mi210", "bf16", "NN", (("lds_read", 4), ("lds_write", 4), ("tile_m", 48), ("tile_n", 64))),  # guarded writes
+    ("mi300x", "fp8_e4m3fnuz", "TN", (("lds_read", 8), ("lds_write", 8), ("pad", 16))),
+    ("mi300x", "f64", "NT", (("lds_read", 1), ("pad", 2))),
+    ("mi355x", "fp8_e4m3fn", "NN", (("lds_read", 8), ("pad", 32))),
+]
 
 
-def spread(count: int) -> Any:
-    """f32 values of both signs, over the range where activations bend and over every exponent."""
-    rng = np.random.default_rng(3)
-    near, far = np.linspace(-17.0, 17.0, count), np.exp2(rng.uniform(-100, 30, count)) * rng.choice([-1, 1], count)
-    return np.concatenate([near, far]).astype(np.float32)
+def check_lds(hw: str, dtype: str, layout: str, fixed: Knobs) -> None:
+    op = op_of(4096, 4096, 4096, dtype, layout)
+    derivation, binary = kernel(hw, op, fixed)
+    assert broken_promises(derivation, binary) == []
+    half = {name: derivation.tiles and getattr(derivation.tiles, name) * op.elem_bytes == 8 for name in WIDTHS}
+    for name, (mnemonic, wide) in WIDTHS.items():
+        found = {width: len(re.findall(rf"\s{mnemonic}_{width}\s", binary.isa)) for width in ("b64", wide)}
+        assert (found["b64"] > 0) == half[name]
+        assert (found[wide] > 0) != half[name]
+    assert not re.search(r"ds_(read|write)2", binary.isa)
+    exact(hw, op, fixed, op_of(72, 144, 208, dtype, layout))
 
 
-@compiles
-@pytest.mark.parametrize("count", [30000, pytest.param(2000000, marks=pytest.mark.slow)])
-def test_gelu_is_that_of_the_error_function_in_f32(count: int) -> None:
-    """The bound that the emitted docstring states: 2^-21 |x|, and 2^-16 of every normal result."""
-    x = spread(count)
-    got, want = on_values("gelu", x)
-    error = np.abs(got - want)
-    assert (error <= 2.0**-21 * np.abs(x)).all()
-    normal = np.abs(want) >= 2.0**-126
-    assert (error[normal] <= 2.0**-16 * np.abs(want[normal])).all()
-    close = x > -1
-    assert (error[close] <= 2.0**-21 * np.abs(want[close]) + 2.0**-126).all()
+SLOW_ATOMS = [("mi300x", "32x32"), ("mi355x", "16x16"), ("mi355x", "32x32")]
+WIDTHS = {"lds_read": ("ds_read", "b128"), "lds_write": ("ds_write", "b128")}
 
 
 @compiles
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
-def test_silu_and_the_tanh_form_are_accurate_in_f32(name: str) -> None:
-    x = spread(30000)
-    got, want = on_values(name, x)
-    error = np.abs(got - want)
-    assert (error <= 2.0**-21 * np.abs(x)).all()
-    normal = np.abs(want) >= 2.0**-126
-    assert (error[normal] <= 2.0**-16 * np.abs(want[normal])).all()
-
-
-def test_gelu_differs_from_its_tanh_form() -> None:
-    x = np.linspace(-4, 4, 1001)
-    assert 1e-4 < np.abs(activated("gelu", x) - activated("gelu_tanh", x)).max() < 1e-3
-    torch = pytest.importorskip("torch")
-    for name, form in (("gelu", "none"), ("gelu_tanh", "tanh")):
-        want = torch.nn.functional.gelu(torch.tensor(x), approximate=form).numpy()
-        assert np.allclose(activated(name, x), want, rtol=1e-12, atol=1e-15)
+@pytest.mark.parametrize(("hw", "dtype", "layout", "fixed"), LDS_COVER)
+def test_lds_knobs(hw: str, dtype: str, layout: str, fixed: Knobs) -> None:
+    check_lds(hw, dtype, layout, fixed)
 
 
 @compiles
-@pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("hw", ["mi300x", "mi100"])
-def test_activations_of_special_values(hw: str, name: str) -> None:
-    """NaN stays NaN; +inf stays; -inf gives the limit 0; large numbers do not overflow on the way."""
-    x = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e20, -1e20, 130.0, -130.0, 0.0, -0.0, 1e-38], np.float32)
-    got, want = on_values(name, x, hw)
-    assert np.array_equal(got, want.astype(np.float32), equal_nan=True)
-    assert got[2] == 0
-    assert np.isnan(got[0])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("hw", TARGETS)
+def test_lds_knobs_at_length(hw: str, dtype: str, layout: str) -> None:
+    vec = 4 if dtype == "f32" else 8
+    for pad, read, write, atom in product((0, vec, 2 * vec), (vec, vec // 2), (vec, vec // 2), ("16x16", "32x32")):
+        check_lds(
+            hw,
+            dtype,
+            layout,
+            (*SMALL, ("pad", pad), ("lds_read", read), ("lds_write", write), ("atom", atom)),
+        )
 
 
 @compiles
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_reference_agrees_with_the_kernel_on_special_values(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    host = Host("mi300x", op_of(16, 16, 16, "f32", activation=name))
-    x = torch.tensor([float("nan"), float("inf"), float("-inf"), 2.0, -3.0, 0.0])
-    a, b = torch.zeros(1, 6, 4), torch.ones(1, 4, 4)
-    a[0, :, 0] = x
-    got, want = host.file.run(a, b), host.file.reference(a, b)
-    assert torch.allclose(got.double(), want, rtol=1e-6, atol=1e-9, equal_nan=True)
+@pytest.mark.parametrize(
+    ("hw", "atom"), [("mi300x", "16x16"), *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW_ATOMS)]
+)
+def test_the_smallest_pad_has_no_bank_conflict(hw: str, atom: str) -> None:
+    op, side = op_of(64, 64, 128), int(atom[:2])
+    pad = GEMM.pad(lanes=64, m=side, elem_bytes=2).value
+    fixed = (*SMALL, ("wave_m", 1), ("wave_n", 2), ("atom", atom), ("direct", False))
+    lost = {}
+    for name, knobs in (("swizzle", {}), ("pad", {"pad": pad}), ("halves", {"lds_read": 4})):
+        result, _ = exact(hw, op, (*fixed, *knobs.items()))
+        lost[name] = result.counts["lds_bank_conflict_cycles"]
+    assert lost["swizzle"] == lost["pad"] == 0
+    assert lost["halves"] > 0
+
+
+# --- stagger ------------------------------------------------------------------------------------------------------
+
+STAGGER_COVER: list[tuple[str, str, str, Knobs]] = [
+    ("mi300x", "bf16", "NT", (("buffers", 1),)),
+    ("mi300x", "bf16", "TN", (("buffers", 2),)),
+    ("mi300x", "f32", "NN", (("buffers", 1),)),
+    ("mi355x", "bf16", "NT", (("buffers", 2), ("direct", True))),
+    ("mi355x", "f16", "TT", (("buffers", 2),)),
+    ("mi100", "f32", "NT", (("buffers", 1),)),
+]
+
+
+def staggered(hw: str, dtype: str, layout: str, fixed: Knobs, stagger: int, shape: tuple[int, int, int]) -> Any:
+    knobs = (*SMALL, *fixed, ("stagger", stagger))
+    return exact(hw, op_of(4096, 4096, 4096, dtype, layout), knobs, op_of(*shape, dtype, layout))
 
 
 @compiles
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_factors_of_zero_ignore_nan_and_terms_spread_it(dtype: str) -> None:
-    op = op_of(32, 32, 40, dtype, has_c=True, bias="row")
-    nan, inf = np.full((1, 32, 1), np.nan), np.full((1, 32, 1), np.inf)
-    exact("mi300x", op, beta=0.0, inputs={"C": nan})
-    exact("mi300x", op, beta=0.0, inputs={"C": inf})
-    exact("mi300x", op, alpha=0.0, beta=1.0, inputs={"A": nan, "B": inf})
-    exact("mi300x", op, alpha=0.0, beta=0.0, inputs={"A": nan, "C": nan})
-    a = np.ones((1, 32, 40))
-    a[0, 3, 39], a[0, 5, 0], a[0, 6, 7], a[0, 7, :2] = np.nan, np.inf, -np.inf, (np.inf, -np.inf)
-    _, got = exact("mi300x", op, beta=1.0, inputs={"A": a, "B": np.ones((1, 32, 40))})
-    assert np.isnan(got[0, [3, 7]]).all()
-    assert (got[0, 5] == np.inf).all()
-    assert (got[0, 6] == -np.inf).all()
-    assert np.isfinite(np.delete(got[0], [3, 5, 6, 7], axis=0)).all()
+@pytest.mark.parametrize(("hw", "dtype", "layout", "fixed"), STAGGER_COVER)
+def test_staggered_starts_are_exact(hw: str, dtype: str, layout: str, fixed: Knobs) -> None:
+    """Whole tiles, a partial last one, fewer tiles than starts, fewer terms than a tile."""
+    tile = 32 if dtype == "f32" else 64
+    for K in (8 * tile, 5 * tile + 24, 24, 0):
+        staggered(hw, dtype, layout, fixed, 4, (72, 136, K))
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.parametrize("stagger", [2, 3, 8, 32])
+@pytest.mark.parametrize(("hw", "dtype", "layout", "fixed"), STAGGER_COVER)
+def test_staggered_starts_are_exact_at_length(hw: str, dtype: str, layout: str, fixed: Knobs, stagger: int) -> None:
+    for tiles, rest in product((1, 2, 7, 16, 33), (0, 8)):
+        staggered(hw, dtype, layout, fixed, stagger, (200, 136, tiles * (32 if dtype == "f32" else 64) + rest))
+
+
+@compiles
+def test_staggered_sums_have_another_order_and_the_same_bits_every_time() -> None:
+    op = op_of(72, 72, 512, "f32")
+    rng = np.random.default_rng(5)
+    inputs = {name: rng.standard_normal((1, 72, 512)) for name in "AB"}
+    plain, turned, again = (
+        simulate("mi300x", op, op, (*SMALL, ("stagger", stagger)), inputs=inputs)[1] for stagger in (0, 8, 8)
+    )
+    assert np.array_equal(turned, again)
+    assert np.array_equal(plain[0, :64, :64], turned[0, :64, :64])  # the first tile starts at the first
+    assert not np.array_equal(plain, turned)
+    assert np.allclose(plain, turned, rtol=1e-4, atol=1e-3)
+
+
+def test_stagger_is_off_by_default_and_leaves_no_trace() -> None:
+    plain = derived("mi300x", op_of(4096, 4096, 4096))
+    assert plain.require()[0].stagger == 0
+    assert "stagger" not in emit_source(plain).lower()
+    assert emit_source(derived("mi300x", op_of(4096, 4096, 4096), stagger=1)) == emit_source(plain)
+
+
+def test_knobs_tell_kernel_names_apart() -> None:
+    knobs = ({}, {"pad": 8}, {"lds_read": 4}, {"lds_write": 4}, {"stagger": 4}, {"stagger": 8})
+    names = {kernel_name(derived("mi300x", op_of(4096, 4096, 4096), **dict(SMALL), **k)) for k in knobs}
+    assert len(names) == len(knobs)
+
+
+# --- memory around the operands -----------------------------------------------------------------------------------
+
+
+@compiles
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_further_apart_than_they_are_long(layout: str) -> None:
+    """Leading dimensions of every operand, odd and whole accesses, with NaN between the rows."""
+    rows = op_of(70, 52, 88, "bf16", layout)
+    for more in (3, 8) if layout in ("NT", "TN") else (3,):
+        fields = {"lda": rows.shape_a[1] + more, "ldb": rows.shape_b[1] + more, "ldd": rows.N + more}
+        op = op_of(70, 52, 88, "bf16", layout, has_c=True, bias="row", **fields)
+        exact("mi300x" if more == 3 else "mi355x", op, beta=1.0)
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "fp8_e4m3fnuz", "i8"])
+def test_rows_further_apart_at_length(dtype: str, layout: str) -> None:
+    rows = op_of(70, 52, 88, dtype, layout, batch=2)
+    for a, b, d in product((1, 4), (2, 16), (1, 4)):
+        fields = {"lda": rows.shape_a[1] + a, "ldb": rows.shape_b[1] + b, "ldd": rows.N + d}
+        exact("mi300x", dataclasses.replace(rows, has_c=True, **fields), beta=1.0)
