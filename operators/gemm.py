@@ -54,7 +54,7 @@ OUT_DTYPES = ("f64", "f32", "f16", "bf16", "i32", "fp8_e4m3fnuz", "bf8_e5m2fnuz"
 LAYOUTS = ("NN", "NT", "TN", "TT")
 BIASES = ("none", "row", "column")
 SPLIT_ALGORITHMS = ("workspace", "single")
-ACTIVATIONS = ("none", "relu", "gelu", "silu")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 PRESHUFFLED = ("none", "A", "B", "AB")
 
 BOUNDARY: Mapping[str, Pad] = {"A": Pad.ZERO, "B": Pad.ZERO, "D": Pad.ZERO}
@@ -66,11 +66,13 @@ class Gemm:
 
     `out_dtype` is the type of D (and C); empty, it is the dtype, f32 for types that sums do not fit (8 bits, xf32) and
     i32 for i8. `lda`, `ldb` and `ldd` are leading dimensions in elements, 0 for tight rows; `has_c` asks for beta C,
-    `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments.
+    `bias` for a vector along the rows (length M) or columns (length N). alpha and beta are run-time arguments. K = 0 is
+    a sum without terms: D = act(beta C + bias). D of an 8-bit float is act(...) scale, saturated; scale is a run-time
+    argument too. `activation`: gelu is x Phi(x) with the error function, gelu_tanh its tanh form.
     `preshuffled` operands lie in memory as a lane's fragments (gemm_pack); they are packed from what the layout says.
 
-    Raises BadInput for an extent below 1, an unknown name, or a leading dimension shorter than a row or of an operand
-    that is pre-shuffled and so has none.
+    Raises BadInput for an extent below 1 (K: below 0), an unknown name, or a leading dimension shorter than a row or of
+    an operand that is pre-shuffled and so has none.
     """
 
     M: int
@@ -91,8 +93,8 @@ class Gemm:
     name: ClassVar[str] = "gemm"
 
     def __post_init__(self) -> None:
-        for name in ("M", "N", "K", "batch"):
-            check_extent(name, getattr(self, name))
+        for name, least in (("M", 1), ("N", 1), ("K", 0), ("batch", 1)):
+            check_extent(name, getattr(self, name), least=least)
         named = (
             ("dtype", DTYPES),
             ("layout", LAYOUTS),
@@ -170,10 +172,16 @@ class GemmTiles:
     atom: Annotated[MFMAAtom, Knob("tile", "MFMA shape, or an instruction", ("32x32", "16x16"))]
     buffers: Annotated[int, Knob("LDS", "tiles in LDS at a time, 1 or 2")] = 1
     direct: Annotated[bool, Knob("LDS", "loads that bypass the registers")] = False
+    pad: Annotated[int, Knob("LDS", "elements between image rows, 0 swizzles their chunks instead", least=0)] = 0
+    lds_read: Annotated[int, Knob("LDS", "elements of an LDS read, 16 or 8 bytes")] = 1
+    lds_write: Annotated[int, Knob("LDS", "elements of an LDS write, 16 or 8 bytes")] = 1
     read_a: Annotated[int, Knob("global reads", "elements of a read of A")] = 1
     read_b: Annotated[int, Knob("global reads", "elements of a read of B")] = 1
     tail_a: Annotated[int, Knob("global reads", "elements of a read of A in the partial tile of k")] = 1
     tail_b: Annotated[int, Knob("global reads", "elements of a read of B in the partial tile of k")] = 1
+    stagger: Annotated[
+        int, Knob("mapping", "tiles of k at which workgroups start, 0 or 1 for all at the first", least=0)
+    ] = 0
     store: Annotated[int, Knob("stores", "elements of a store to D")] = 1
     group_m: Annotated[int, Knob("mapping", "rows of tiles that share columns")] = 1
     xcds: Annotated[int, Knob("mapping", "chiplets that tiles are dealt to")] = 1

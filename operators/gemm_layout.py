@@ -1,10 +1,11 @@
 """Where a GEMM tile lies: k order of the MFMAs, the LDS image of an operand, the columns of D that a lane holds.
 
-Every operand tile is kept in LDS as rows of k, in 16-byte chunks. One read of a lane is one chunk; the lane groups of
-an MFMA read neighbouring chunks, and A and B visit k in the same order, so any order gives the sum:
+Every operand tile is kept in LDS as rows of k, in 16-byte chunks. A lane reads whole chunks; the lane groups of an MFMA
+read neighbouring chunks, and A and B visit k in the same order, so any order gives the sum:
 
     k = (step * reads + j) * groups * vec + group * vec + element        j: read of a step, element: of a chunk
 
+Against bank conflicts the chunks of a row are swizzled, or rows lie `pad` elements further apart than they are long.
 B^T is the first operand of the MFMA, so that a lane holds consecutive columns n of one row m of D.
 """
 
@@ -55,13 +56,20 @@ def swizzle_of(chunks: int, line_bytes: int) -> Swizzle:
 
 @dataclass(frozen=True)
 class GemmLayout:
-    """Layout of one tile. `columns` counts the atoms of a wave along n, `run_max` the elements of a 16-byte store."""
+    """Layout of one tile.
+
+    `columns` counts the atoms of a wave along n, `run_max` the elements of a 16-byte store; `pad` elements lie between
+    image rows, and with 0 the rows are swizzled; `read_bytes` and `write_bytes` are the width of an access to LDS.
+    """
 
     atom: MFMAAtom
     tile_k: int
     columns: int
     run_max: int
     line_bytes: int
+    pad: int = 0
+    read_bytes: int = CHUNK_BYTES
+    write_bytes: int = CHUNK_BYTES
 
     @property
     def elem_bits(self) -> int:
@@ -97,9 +105,15 @@ class GemmLayout:
         """Rounds of reads that cover tile_k."""
         return self.chunks // (self.groups * self.reads)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from an image row to the next."""
+        return (self.tile_k + self.pad) * self.elem_bits // 8
+
     @cached_property
     def swizzle(self) -> Swizzle:
-        return swizzle_of(self.chunks, self.line_bytes)
+        """Swizzle of the rows; one that moves nothing where they are padded."""
+        return Swizzle(0, 0, 0) if self.pad else swizzle_of(self.chunks, self.line_bytes)
 
     @property
     def acc(self) -> int:
@@ -153,7 +167,12 @@ class GemmLayout:
 
     def address(self, row: int, chunk: int) -> int:
         """Byte address of a chunk inside an image."""
-        return (row * self.chunks + self.swizzle.chunk(row, chunk)) * CHUNK_BYTES
+        return row * self.row_bytes + self.swizzle.chunk(row, chunk) * CHUNK_BYTES
+
+    def _conflicts(self, hw: HardwareDescriptor, access: str, width: int, lanes: list[int]) -> int:
+        """Cycles that the accesses of `width` bytes lose with which a wave reads or writes a chunk a lane."""
+        parts = range(0, CHUNK_BYTES, width)
+        return sum(lds_cycles(hw, access, width, [lane + part for lane in lanes]).conflicts for part in parts)
 
     def read_conflicts(self, hw: HardwareDescriptor) -> int:
         """Cycles that the reads of one tile lose to bank conflicts."""
@@ -164,7 +183,7 @@ class GemmLayout:
                     self.address(tile * self.atom.m + lane % self.atom.m, read * self.groups + lane // self.atom.m)
                     for lane in range(LANES)
                 ]
-                lost += lds_cycles(hw, "read", CHUNK_BYTES, lanes).conflicts
+                lost += self._conflicts(hw, "read", self.read_bytes, lanes)
         return lost
 
     def write_conflicts(self, hw: HardwareDescriptor, rows_a_thread: int, permuted: bool) -> int:
@@ -178,5 +197,5 @@ class GemmLayout:
         lost = 0
         for j in range(max(1, rows_a_thread)):
             rows = [(self.image_row(row + j) if permuted else row + j, chunk) for row, chunk in places]
-            lost += lds_cycles(hw, "write", CHUNK_BYTES, [self.address(*place) for place in rows]).conflicts
+            lost += self._conflicts(hw, "write", self.write_bytes, [self.address(*place) for place in rows])
         return lost

@@ -18,6 +18,7 @@ from . import emit_gemm_packed as packed_text
 from . import emit_gemm_place as place_text
 from .derivation import Derivation
 from .emit_text import CEIL_DIV, constants, docstring, fill, join, piece
+from .gemm_rules import IN_F32
 from .gemm_shape import GemmShape
 from .visitor import Visitor
 
@@ -91,6 +92,22 @@ class GemmEmit(Visitor):
         """Names of the pre-shuffled operands, "" where there are none."""
         return "".join(self.gemm.op.packed)
 
+    @property
+    def _scalars(self) -> tuple[str, ...]:
+        """Numbers of the epilogue that run() takes."""
+        return ("alpha", "beta", "scale") if self.gemm.scaled_out else ("alpha", "beta")
+
+    @property
+    def _work(self) -> str:
+        """Type that the epilogue computes in: that of the sums, f64 where D holds whole numbers of 32 bits."""
+        return "f64" if self.gemm.acc_type == "f64" or self.gemm.op.result == "i32" else "f32"
+
+    @property
+    def _halves(self) -> tuple[bool, bool]:
+        """Whether LDS reads, and writes, take half a chunk."""
+        tiles, half = self.gemm.tiles, 8 // self.gemm.elem_bytes
+        return tiles.lds_read == half, tiles.lds_write == half
+
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
@@ -102,7 +119,7 @@ class GemmEmit(Visitor):
                     piece(_IMPORTS),
                     {
                         "named": "from typing import NamedTuple" if op.packed else "",
-                        "llvm": _LLVM if tiles.arrives else "",
+                        "llvm": _LLVM if tiles.arrives or any(self._halves) else "",
                     },
                 ),
                 self._gemm_constants(),
@@ -110,9 +127,9 @@ class GemmEmit(Visitor):
                 place_text.place(tiles.xcds, tiles.split_k, tiles.stream_k),
                 self.visit(node.interior()[0]),
                 kernel_text.partials(3 + len(extra), *split),
-                kernel_text.kernel(extra, self._packed, *split),
-                launch_text.launch(["A", "B", "D", *extra], *split),
-                host_text.host(op, tiles.splits),
+                kernel_text.kernel(extra, self._scalars, self._packed, *split),
+                launch_text.launch(["A", "B", "D", *extra], self._scalars, *split),
+                host_text.host(op, self._scalars, tiles.splits),
             )
             + "\n"
         )
@@ -122,33 +139,37 @@ class GemmEmit(Visitor):
         kinds = shape.kinds
         guarded = {kind: any(a.kind == kind and not a.divides for a in shape.operands) for kind in kinds}
         narrow = shape.narrow or (op.has_c and tiles.store * shape.out_bytes < 4)
+        padded = tiles.pad > 0
+        ways = (self._halves[1], tiles.stagger > 1)
         operands = []
         if "AlongK" in kinds:
-            operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct))
+            operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct, *ways))
         if "AlongRows" in kinds:
-            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"]))
+            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"], *ways))
         if "Packed" in kinds:
             operands.append(packed_text.packed(op.packed))
-        swizzled = self._packed != "AB"
+        through_lds = self._packed != "AB"
         return join(
-            operand_text.resources(narrow, any(guarded.values()), swizzled, tiles.stream_k > 0),
+            operand_text.resources(
+                narrow, any(guarded.values()), through_lds, padded, self._halves, tiles.stream_k > 0
+            ),
             self._column_order(),
-            operand_text.operand() if swizzled else "",
+            operand_text.operand(padded, self._halves[0], tiles.stagger > 1) if through_lds else "",
             *operands,
             self.visit(node.interior()[0]),
         )
 
     def visit_GemmWave(self, node: GemmWave) -> str:
         shape, op, tiles = self.gemm, node.op, node.tiles
-        scaled = {"i32": "x" if op.result == "i32" else "x.to(SCALAR) * self.alpha"}
         a, b = shape.operands
+        work = self._work
         return join(
             self.visit(node.interior()[0]),
             loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed),
             loop_text.order(tiles.pinned, self._packed, tiles.direct),
-            epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
-            loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct),
-            epilogue_text.output(op.has_c, op.bias, op.activation, scaled.get(shape.acc_type, "x * self.alpha")),
+            epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, work, shape.out_bytes, tiles.store),
+            loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct, self._halves[0], tiles.stagger > 1),
+            epilogue_text.output(op.has_c, op.bias, op.activation, self._scalars, shape.acc_type, work),
         )
 
     def visit_GemmAtom(self, node: GemmAtom) -> str:
@@ -228,6 +249,8 @@ def row_column(row):
         formula = "alpha A B" + (" + beta C" if op.has_c else "")
         formula += f" + bias ({op.bias})" if op.bias != "none" else ""
         formula = formula if op.activation == "none" else f"{op.activation}({formula})"
+        if self.gemm.scaled_out:
+            formula = f"{formula} scale" if op.activation != "none" else f"({formula}) scale"
         stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
         how = "straight to LDS" if tiles.direct else "through registers"
         loads = f"{how}, {tiles.buffers} buffer(s) in LDS"
@@ -260,13 +283,16 @@ def row_column(row):
         shape = self.gemm
         op, tiles, layout, hw = shape.op, shape.tiles, shape.layout, shape.hw
         a, b = shape.operands
+        row = f"of an image row in LDS, {tiles.pad} elements of pad" if tiles.pad else "of an image row in LDS"
         scalar = "Float64" if shape.acc_type == "f64" else "Float32"
+        scalars = "alpha, beta and scale" if shape.scaled_out else "alpha and beta"
         out = op.result
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{hw.gfx}"', ""),
             ("TORCH_DTYPE, ELEM_BYTES", f"torch.{TORCH_TYPES[op.dtype]}, {shape.elem_bytes}", ""),
             ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[out]}, {shape.out_bytes}", ""),
-            ("ACC_TYPE, SCALAR", f"fx.{FLYDSL_TYPES[shape.acc_type]}, fx.{scalar}", "of sums, of alpha and beta"),
+            ("ACC_TYPE, SCALAR", f"fx.{FLYDSL_TYPES[shape.acc_type]}, fx.{scalar}", f"of sums, of {scalars}"),
+            ("WORK", f"fx.{FLYDSL_TYPES[self._work]}", "of the epilogue"),
         ]
         if out in FLYDSL_TYPES:
             rows.append(("OUT", f"fx.{FLYDSL_TYPES[out]}", ""))
@@ -282,7 +308,7 @@ def row_column(row):
             ("GROUPS", layout.groups, "lane groups: lanes that share a row of an operand"),
             ("ACC", layout.acc, "elements of D in a lane"),
             ("VEC", layout.vec, "elements of a 16-byte chunk"),
-            ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.chunks * 4}", "of an image row in LDS"),
+            ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.row_bytes // 4}", row),
             ("STEPS, READS, MFMAS", f"{layout.steps}, {layout.reads}, {layout.mfmas}", "of a tile, operand, chunk"),
             ("MFMA_WORDS", shape.mfma_words, "of an MFMA operand"),
             *self._lds_constants(),
@@ -297,6 +323,14 @@ def row_column(row):
         ]
         if a.kind == "AlongK" or b.kind == "AlongK":
             rows.append(("A_TAIL, B_TAIL", f"{tiles.tail_a}, {tiles.tail_b}", "the same in the partial tile of k"))
+        activation: list[tuple[str, Any, str]] = (
+            [("LOG2_E", "math.log2(math.e)", "")] if op.activation in IN_F32 else []
+        )
+        if op.activation == "gelu":
+            activation.append(("GELU_T", epilogue_text.GELU_T, ""))
+            activation.append(("GELU_P", epilogue_text.GELU_P, "factors of t^0, t^1, ..."))
+        if tiles.stagger > 1:
+            rows.append(("STAGGER", tiles.stagger, "different tiles of k at which workgroups start"))
         rows += [
             ("GROUP_M", tiles.group_m, "rows of tiles that share columns"),
             *([("XCDS", tiles.xcds, "chiplets that tiles are dealt to")] if tiles.xcds > 1 else []),
@@ -305,7 +339,7 @@ def row_column(row):
             ("OFFSET_LIMIT", "2**31 - 16", "of byte offsets inside a tile"),
             ("OUT_OF_RANGE", "2**31 - 16", "offset past every extent"),
             ("MFMA, READ, WRITE, LOAD", "0x8, 0x100, 0x200, 0x20", "kinds of operations to the scheduler"),
-            ("LOG2_E", "math.log2(math.e)", ""),
+            *activation,
             ("TOLERANCE", TOLERANCES.get(out, 0.13), "of main(), relative to the largest value"),
         ]
         return constants(rows)
@@ -319,15 +353,12 @@ def row_column(row):
         atoms = " + ".join(f"{name}_ATOMS" for name in names)
         rows = " + ".join(f"TILE_{'M' if name == 'A' else 'N'}" for name in names)
         both = ("({})" if len(names) > 1 else "{}").format
+        shifts = f"{swizzle.first}, {swizzle.second}, {swizzle.mask}"
         images = f"images of {' and '.join(names)} in LDS"
         return [
             ("FRAGMENTS", f"READS * {both(atoms)}", "chunks that a step reads"),
             ("BUFFERS, BUFFER_WORDS", f"{tiles.buffers}, {both(rows)} * ROW_WORDS", images),
-            (
-                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
-                f"{swizzle.first}, {swizzle.second}, {swizzle.mask}",
-                "XOR of chunk and row",
-            ),
+            *([] if tiles.pad else [("SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK", shifts, "XOR of chunk and row")]),
         ]
 
     def _carried_constants(self) -> list[tuple[str, Any, str]]:
@@ -363,6 +394,7 @@ def row_column(row):
 
 def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
     """Parts of the file name: layout, tiles, and what else tells a kernel from its neighbours."""
+    vec = 16 // op.elem_bytes
     parts = [op.layout.lower(), f"{tiles.tile_m}x{tiles.tile_n}x{tiles.tile_k}"]
     parts.append(f"w{tiles.wave_m}x{tiles.wave_n}b{tiles.buffers}{'d' if tiles.direct else ''}")
     parts.append(f"a{tiles.read_a}b{tiles.read_b}d{tiles.store}")
@@ -371,6 +403,9 @@ def gemm_name(op: Gemm, tiles: GemmTiles) -> list[str]:
         parts.append(f"stream{tiles.stream_k}")
     elif tiles.split_k > 1:
         parts.append(f"k{tiles.split_k}{tiles.split_algorithm[0]}")
+    parts += [f"pad{tiles.pad}"] if tiles.pad else []
+    parts += [f"lds{tiles.lds_read}x{tiles.lds_write}"] if min(tiles.lds_read, tiles.lds_write) < vec else []
+    parts += [f"stagger{tiles.stagger}"] if tiles.stagger > 1 else []
     parts += [op.result] if op.result != op.dtype else []
     parts += ["c"] if op.has_c else []
     parts += [f"bias{op.bias}"] if op.bias != "none" else []

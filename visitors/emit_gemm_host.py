@@ -10,28 +10,37 @@ from .emit_text import join, piece
 __all__ = ["host"]
 
 _RUN = '''
-def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, stream=None@workspace@):
-    """D = @formula@ on the GPU; alpha = 0 reads neither A nor B, beta = 0 does not read C.
+def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, @scale@stream=None@workspace@):
+    """D = @formula@ on the GPU; alpha = 0 or K = 0 reads neither A nor B, beta = 0 does not read C.
 
     @takes@@more@@each@ with a leading batch axis or without,
-    rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None. Raises ValueError on anything else.
+    rows contiguous. Returns `out` [batch, M, N] of TORCH_OUT, allocated when None; an empty one takes no launch.
+    Raises ValueError on anything else.
     @workspace_is@
     """
-    @normal@
+    @stored@
     batch, M, N, K = problem(a, b)
     out = torch.empty(batch, M, N, dtype=TORCH_OUT, device=@a@.device) if out is None else out
+    if tuple(out.shape[-2:]) != (M, N) or out.numel() != batch * M * N or out.dtype != TORCH_OUT:
+        raise ValueError(f"out must be {batch} x {M} x {N} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")
+    if out.numel() == 0:
+        return out
     target = out if out.dim() == 3 and storable(out) else torch.empty(batch, M, N, dtype=TORCH_OUT, device=out.device)
-    @check@
+    if alpha == 0 or K == 0:
+        K, (a, b) = 0, torch.empty(2, 1, 1, 16, dtype=TORCH_DTYPE, device=out.device)
+    else:
+        @normal@
+    @finish_inputs@
     grids = grids_of(M, N, K, batch)
-    stream = torch.cuda.current_stream(a.device) if stream is None and a.is_cuda else stream
+    stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
     tensors = [raw(t) for t in (@tensors@)]
     @space@
-    launch(*tensors, M, N, K if alpha else 0, batch, *grids, alpha, beta, fx.Stream(stream))
+    launch(*tensors, M, N, K, batch, *grids, @scalars@, fx.Stream(stream))
     return out if target is out else out.copy_(target.view(out.shape))
 
 
 @pack_functions@@operand_tensor@def batched(t):
-    """The operand with a leading batch axis."""
+    """An operand as [batch, rows, columns]."""
     t = t if t.dim() == 3 else t[None]
     if t.dim() != 3 or t.dtype != TORCH_DTYPE:
         raise ValueError(f"operands must be 2-D or 3-D {TORCH_DTYPE} tensors, not {tuple(t.shape)} {t.dtype}")
@@ -55,7 +64,7 @@ def storable(t):
 def problem(a, b):
     """(batch, M, N, K) of two operands as stored."""
     (M, K), (K_b, N) = @extents@
-    batch = max(@a@.shape[0], @b@.shape[0])
+    batch = @a@.shape[0] if @b@.shape[0] == 1 else @b@.shape[0]
     if K != K_b or any(t.shape[0] not in (1, batch) for t in (@a@, @b@)) or batch > BATCH_LIMIT:
         raise ValueError(f"shapes do not agree: a @shown_a@, b @shown_b@")
     wholes = (@wholes@)
@@ -72,8 +81,7 @@ def raw(t):
 
 _OPERAND_TENSOR = '''
 def operand_tensor(t, access, lines):
-    """[batch, rows, columns] that the kernel can read in place, or a copy of that kind."""
-    t = batched(t)
+    """The tensor, where the kernel can read it in place, or a copy of that kind."""
     t = t if addressable(t, access, lines, ELEM_BYTES) else t.contiguous()
     if not addressable(t, access, lines, ELEM_BYTES):
         raise ValueError(f"{tuple(t.shape)}: rows must hold whole accesses of {access} and {lines} of them below 2 GiB")
@@ -81,10 +89,10 @@ def operand_tensor(t, access, lines):
 '''
 
 _REFERENCE = '''
-def reference(a, b, @parameters@alpha=1.0, beta=@beta@):
+def reference(a, b, @parameters@alpha=1.0, beta=@beta@@scale_last@):
     """The same product in float64, before it is rounded to the type of D."""
-    a, b = a.double()@turn_a@, b.double()@turn_b@
-    d = alpha * (a @ b)
+    a, b = (t.double() if alpha else torch.zeros_like(t, dtype=torch.double) for t in (a, b))
+    d = alpha * (a@turn_a@ @ b@turn_b@)
     @finish@
     return d
 
@@ -101,7 +109,7 @@ def compile_only():
     @small@
     d = raw(torch.zeros(1, 16, 16, dtype=TORCH_OUT))
     @example_space@
-    launch(*inputs[:2], d, *inputs[2:], @spaces@16, 16, 16, 1, *grids_of(16, 16, 16, 1), 1.0, 0.0)
+    launch(*inputs[:2], d, *inputs[2:], @spaces@16, 16, 16, 1, *grids_of(16, 16, 16, 1), @ones@)
 
 
 def main():
@@ -115,7 +123,7 @@ def main():
     @pack@
     out = run(*@inputs@)
     rows = torch.linspace(0, out.shape[1] - 1, min(out.shape[1], 64)).long().unique()
-    want = reference(*(t.cpu() for t in sampled(inputs, rows))).to(TORCH_OUT).double()
+    want = reference(*(t.cpu() for t in sampled(inputs, rows)))@saturated@.to(TORCH_OUT).double()
     error = (out[:, rows].cpu().double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
     print(f"max error relative to the largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -144,31 +152,36 @@ if __name__ == "__main__":
 '''
 
 
-def host(op: Gemm, splits: bool) -> str:
-    """Host functions; the shape of `op` is the default of `example`; `splits`: there is a workspace."""
+def host(op: Gemm, scalars: tuple[str, ...], splits: bool) -> str:
+    """Host functions; the shape of `op` is the default of `example`.
+
+    `scalars`: alpha, beta and, where D is multiplied by one, scale; `splits`: there is a workspace.
+    """
     layout, c, bias, activation = op.layout, op.has_c, op.bias, op.activation
+    scaled = "scale" in scalars
     low = [name for name, there in (("c", c), ("bias", bias != "none")) if there]
     a_along_k, b_along_k = layout[0] == "N", layout[1] == "T"
     formula = "alpha A B" + (" + beta C" if c else "") + (" + bias" if bias != "none" else "")
     formula = formula if activation == "none" else f"{activation}({formula})"
+    if scaled:
+        formula = f"saturated({formula if activation != 'none' else f'({formula})'} scale)"
     turn_a, turn_b = ("" if layout[0] == "N" else ".mT"), ("" if layout[1] == "N" else ".mT")
     more = (", c [M, N] of TORCH_OUT" if c else "") + (
         f", bias of length {'M' if bias == 'row' else 'N'} in f32" if bias != "none" else ""
     )
     parts = host_parts(op)
-    check = [f"a, b = (t.expand(batch, *t.shape[1:]) for t in ({parts['a']}, {parts['b']}))"]
-    check.append("if tuple(out.shape[-2:]) != (M, N) or out.numel() != batch * M * N or out.dtype != TORCH_OUT:")
-    check.append(
-        '    raise ValueError(f"out must be {batch} x {M} x {N} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")'
-    )
+    stored = [parts[f"normal_{name}"] if name.upper() in op.packed else f"{name} = batched({name})" for name in "ab"]
+    normal = [parts[f"normal_{name}"] for name in "ab" if name.upper() not in op.packed]
+    normal.append(f"a, b = (t.expand(batch, *t.shape[1:]) for t in ({parts['a']}, {parts['b']}))")
+    finish_inputs = []
     if c:
-        check += [
+        finish_inputs += [
             "c = (c if c.dim() == 3 else c[None]).expand(batch, M, N)",
             "c = c if storable(c) else c.contiguous()",
         ]
     if bias != "none":
         length = "M" if bias == "row" else "N"
-        check.append(f"bias = bias.float().reshape(-1, 1, {length}).expand(batch, 1, {length})")
+        finish_inputs.append(f"bias = bias.float().reshape(-1, 1, {length}).expand(batch, 1, {length})")
     wholes = []
     if "A" not in op.packed:
         wholes.append('("K", K, A_TAIL)' if a_along_k else '("M", M, A_READ)')
@@ -182,12 +195,6 @@ def host(op: Gemm, splits: bool) -> str:
     shapes += ["((batch, M, N), TORCH_OUT)"] if c else []
     if bias != "none":
         shapes.append(f"((batch, 1, {'M' if bias == 'row' else 'N'}), torch.float32)")
-    finish = ["d = d + beta * c.double()"] if c else []
-    if bias != "none":
-        finish.append("d = d + bias.double().reshape(-1, " + ("d.shape[1], 1)" if bias == "row" else "1, d.shape[2])"))
-    functional = {"relu": "relu(d)", "silu": "silu(d)", "gelu": 'gelu(d, approximate="tanh")'}
-    if activation != "none":
-        finish.append(f"d = torch.nn.functional.{functional[activation]}")
     sampled = ["a = a[:, rows]" if a_along_k else "a = a[:, :, rows]"]
     if c:
         sampled.append("rest[1] = rest[1][:, rows]")
@@ -198,14 +205,20 @@ def host(op: Gemm, splits: bool) -> str:
         "beta": "1.0" if c else "0.0",
         "formula": formula,
         "more": more,
-        "normal": f"{parts['normal_a']}\n    {parts['normal_b']}",
-        "check": "\n    ".join(check),
+        "stored": "\n    ".join(stored),
+        "normal": "\n        ".join(normal),
+        "finish_inputs": "\n    ".join(finish_inputs),
+        "saturated": ".clamp(-OUT_MAX, OUT_MAX)" if scaled else "",
+        "scale": "scale=1.0, " if scaled else "",
+        "scale_last": ", scale=1.0" if scaled else "",
+        "scalars": ", ".join(scalars),
+        "ones": ", ".join({"beta": "0.0"}.get(name, "1.0") for name in scalars),
         "tensors": ", ".join(("a", "b", "target", *low)),
         "extents": f"{parts['extents_a']}, {parts['extents_b']}",
         "wholes": ", ".join(wholes) + ("," if len(wholes) == 1 else ""),
         "turn_a": turn_a,
         "turn_b": turn_b,
-        "finish": "\n    ".join(finish),
+        "finish": "\n    ".join(_finish(op, scaled)),
         "workspace": ", workspace=None" if splits else "",
         "workspace_is": "`workspace` of workspace_of() is allocated when None; launches that overlap need one each."
         if splits
@@ -222,6 +235,20 @@ def host(op: Gemm, splits: bool) -> str:
     values |= {name: text.replace("\n", "\n    ") for name, text in parts.items()}
     text = join(_filled(_RUN, values), _filled(_REFERENCE, values))
     return text.replace("    \n", "")
+
+
+def _finish(op: Gemm, scaled: bool) -> list[str]:
+    """Lines of reference() behind the product."""
+    finish = ["d = d + beta * c.double() if beta else d"] if op.has_c else []
+    if op.bias != "none":
+        finish.append("d = d + bias.double().reshape(-1, " + ("d.shape[1], 1)" if op.bias == "row" else "1, d.shape[2])"))
+    functional = {"relu": "relu(d)", "silu": "silu(d)", "gelu": "gelu(d)", "gelu_tanh": 'gelu(d, approximate="tanh")'}
+    if op.activation != "none":
+        limit = "" if op.activation == "relu" else ".masked_fill(d == -math.inf, 0.0)  # the limit, not inf / inf"
+        finish.append(f"d = torch.nn.functional.{functional[op.activation]}{limit}")
+    if scaled:
+        finish.append("d = d * scale")
+    return finish
 
 
 def _filled(text: str, values: dict[str, str]) -> str:

@@ -40,12 +40,12 @@ _PLAIN = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def gemm_kernel(
     @tensors@
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, alpha: SCALAR, beta: SCALAR,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, @typed@,
 ):
     M, K, first_m, first_n, batch = place(M, N, K)
     block = Block(tile_memory(), A, B, M, N, K, first_m, first_n, batch, fx.Int32(0))
     @loops@
-    Output(block.thread, @out@, M, N, first_m, first_n, batch, alpha, beta).store(vectors(acc))
+    Output(block.thread, @out@, M, N, first_m, first_n, batch, @scalars@).store(vectors(acc))
 """
 
 _WORKSPACE = """
@@ -60,14 +60,14 @@ def gemm_kernel(A: fx.Tensor, B: fx.Tensor, W: fx.Tensor, M: fx.Int32, N: fx.Int
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def reduce_kernel(
     @outputs@, W: fx.Tensor,
-    M: fx.Int32, N: fx.Int32, alpha: SCALAR, beta: SCALAR,
+    M: fx.Int32, N: fx.Int32, @typed@,
 ):
     part, thread = Part(M, N, fx.Int32(0), PARTS), thread_number()
     partials, first = Partials(thread, W), part.tile * SPLIT_K
     acc = zero_accumulators(SPAN_ATOMS)
     for piece, carried in range(fx.Int32(0), fx.Int32(SPLIT_K), fx.Int32(1), init=acc):
         acc = yield partials.add(first + fx.Int64(fx.Int32(piece)), part.piece, vectors(carried))
-    output = Output(thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
+    output = Output(thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, @scalars@)
     output.store_part(part.piece, vectors(acc))
 """
 
@@ -75,12 +75,12 @@ _SINGLE = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def gemm_kernel(
     @tensors@ W: fx.Tensor, counters: fx.Tensor,
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, alpha: SCALAR, beta: SCALAR,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, @typed@,
 ):
     part, lds = Part(M, N, K, SPLIT_K), tile_memory()
     block = Block(lds, A, B, part.M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
     @loops@
-    output = Output(block.thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, alpha, beta)
+    output = Output(block.thread, @out@, part.M, N, part.first_m, part.first_n, part.batch, @scalars@)
     partials = Partials(block.thread, W)
     first, add, store_part = part.tile * SPLIT_K, partials.add, output.store_part
     partials.save(first + fx.Int64(part.piece), part.active, vectors(acc))
@@ -97,7 +97,7 @@ _STREAM = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def gemm_kernel(
     @tensors@ W: fx.Tensor,
-    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, workgroups: fx.Int32, alpha: SCALAR, beta: SCALAR,
+    M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, workgroups: fx.Int32, @typed@,
 ):
     lds, parked = tile_memory(), park(W, [A, B, @out@])
     for number in range(fx.Int32(0), Share(M, N, K, batch, workgroups).segments, fx.Int32(1)):
@@ -108,7 +108,7 @@ def gemm_kernel(
         @loops@
         done = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
         thread, (space, _, _, *outputs) = thread_number(), unpark(parked)
-        partials, factors = Partials(thread, space), (opaque(alpha), opaque(beta))
+        partials, factors = Partials(thread, space), [opaque(x) for x in (@scalars@)]
         output = Output(thread, *outputs, M, N, done.first_m, done.first_n, done.batch, *factors)
         store, store_part, save, add = output.store, output.store_part, partials.save, partials.add
         contributors, slot_at = done.contributors, done.slot_at
@@ -227,8 +227,11 @@ def partials(tensors: int, split_k: int, algorithm: str, stream_k: int) -> str:
     return join(park, piece(_PARTIALS), "" if algorithm == "workspace" and not stream_k else piece(_ARRIVE))
 
 
-def kernel(extra: list[str], packed: str, split_k: int, algorithm: str, stream_k: int) -> str:
-    """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D.
+def kernel(
+    extra: list[str], scalars: tuple[str, ...], packed: str, split_k: int, algorithm: str, stream_k: int
+) -> str:
+    """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D;
+    `scalars`: numbers of the epilogue.
 
     Where both operands are `packed`, zeros fill the last tile of k and there is no partial one. With the algorithm
     "workspace" a second kernel adds the parts of a split k, in order; with "single", and in Stream-K, the last
@@ -246,6 +249,8 @@ def kernel(extra: list[str], packed: str, split_k: int, algorithm: str, stream_k
         "tensors": ", ".join(typed) + ",",
         "outputs": ", ".join(typed[2:]),
         "out": ", ".join(("D", *extra)),
+        "typed": ", ".join(f"{name}: SCALAR" for name in scalars),
+        "scalars": ", ".join(scalars),
         "loops": fill(piece(_LOOPS), loops),
     }
     memory = _ARRIVAL if packed == "AB" and arrives else _NO_LDS if packed == "AB" else _LDS

@@ -11,9 +11,9 @@ _PLAIN = '''
 def launch(
     @tensors@
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
-    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+    @typed@, stream: fx.Stream = fx.Stream(None),
 ):
-    gemm_kernel(@arguments@, M, N, K, alpha, beta, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
+    gemm_kernel(@arguments@, M, N, K, @scalars@, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
         grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -29,12 +29,12 @@ _WORKSPACE = '''
 def launch(
     @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
-    reduce_x: fx.Int32, reduce_y: fx.Int32, alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+    reduce_x: fx.Int32, reduce_y: fx.Int32, @typed@, stream: fx.Stream = fx.Stream(None),
 ):
     gemm_kernel(A, B, W, M, N, K, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
         grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
     )
-    reduce_kernel(@outputs@, W, M, N, alpha, beta).launch(
+    reduce_kernel(@outputs@, W, M, N, @scalars@).launch(
         grid=(reduce_x, reduce_y, batch), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -59,10 +59,10 @@ _SINGLE = '''
 def launch(
     @tensors@ W: fx.Tensor, counters: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32, grid_y: fx.Int32,
-    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+    @typed@, stream: fx.Stream = fx.Stream(None),
 ):
     value_attrs = {"rocdl.waves_per_eu": WAVES_PER_SIMD}
-    gemm_kernel(@arguments@, W, counters, M, N, K, alpha, beta, value_attrs=value_attrs).launch(
+    gemm_kernel(@arguments@, W, counters, M, N, K, @scalars@, value_attrs=value_attrs).launch(
         grid=(grid_x, grid_y, batch), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -87,10 +87,10 @@ _STREAM = '''
 def launch(
     @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, grid_x: fx.Int32,
-    alpha: SCALAR, beta: SCALAR, stream: fx.Stream = fx.Stream(None),
+    @typed@, stream: fx.Stream = fx.Stream(None),
 ):
     value_attrs = {"rocdl.waves_per_eu": WAVES_PER_SIMD}
-    gemm_kernel(@arguments@, W, M, N, K, batch, grid_x, alpha, beta, value_attrs=value_attrs).launch(
+    gemm_kernel(@arguments@, W, M, N, K, batch, grid_x, @scalars@, value_attrs=value_attrs).launch(
         grid=(grid_x, 1, 1), block=(THREADS, 1, 1), stream=stream
     )
 
@@ -112,10 +112,11 @@ def workspace_of(M, N, batch, device):
 '''
 
 
-def launch(tensors: list[str], split_k: int, algorithm: str, stream_k: int) -> str:
+def launch(tensors: list[str], scalars: tuple[str, ...], split_k: int, algorithm: str, stream_k: int) -> str:
     """launch(), grids_of() and, where the sum over k is split, workspace_of()."""
     split = _WORKSPACE if algorithm == "workspace" else _SINGLE
     text = piece(_STREAM if stream_k else split if split_k > 1 else _PLAIN)
     typed = "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip()
     text = text.replace("@tensors@", typed).replace("@outputs@", ", ".join(tensors[2:]))
-    return text.replace("@arguments@", ", ".join(tensors))
+    text = text.replace("@typed@", ", ".join(f"{name}: SCALAR" for name in scalars))
+    return text.replace("@scalars@", ", ".join(scalars)).replace("@arguments@", ", ".join(tensors))

@@ -20,6 +20,7 @@ class Block:
         self.B = @b@TILE_N, COLUMN_SPAN, WAVES_N, self.wave_n, self.lane)
         self.A.source_of(A, batch, first_m, M, first_k, K@a_access@)
         self.B.source_of(B, batch, first_n, N, first_k, K@b_access@)
+        @stagger@
 '''
 
 _BOTH_IN_LDS = '''
@@ -39,10 +40,16 @@ _BOTH_IN_LDS = '''
         a, b = bases
         out = []
         for read in range(step * READS, (step + 1) * READS):
-            out += [(READ, 1, lambda t=t, r=read: self.A.fragment(a, t, r)) for t in range(A_ATOMS)]
-            out += [(READ, 1, lambda t=t, r=read: self.B.fragment(b, t, r)) for t in range(B_ATOMS)]
+            out += [(READ, @accesses@, lambda t=t, r=read: self.A.fragment(a, t, r)) for t in range(A_ATOMS)]
+            out += [(READ, @accesses@, lambda t=t, r=read: self.B.fragment(b, t, r)) for t in range(B_ATOMS)]
         return out
 '''
+
+_STAGGER = """\
+        start = (first_m // TILE_M + first_n // TILE_N) % STAGGER * (K // TILE_K // STAGGER)
+        self.A.stagger(start)
+        self.B.stagger(start)
+"""
 
 _ORDER = '''
 class Order:
@@ -248,10 +255,13 @@ def order(pinned: bool, packed: str, direct: bool) -> str:
     return join(fill(piece(_ORDER), values), packed_text.operand() if packed else piece(_OPERAND))
 
 
-def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool) -> str:
-    """The Block class with the pipeline of one or two LDS buffers, of direct loads, or without LDS."""
+def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, halves: bool, stagger: bool) -> str:
+    """The Block class with the pipeline of one or two LDS buffers, of direct loads, or without LDS.
+
+    `halves`: a chunk takes two LDS reads; `stagger`: workgroups start at different tiles of k.
+    """
     packed = "".join(name for name, kind in (("A", a_kind), ("B", b_kind)) if kind == "Packed")
-    values = {}
+    values = {"stagger": piece(_STAGGER) if stagger else ""}
     for name, kind, rows, image in (("A", a_kind, "natural", "0"), ("B", b_kind, "column_row", "TILE_M * ROW_WORDS")):
         access = f"{name}_READ, {name}_TAIL" if kind == "AlongK" else f"{name}_READ"
         through = kind != "Packed"
@@ -266,7 +276,7 @@ def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool) -> str:
         pipeline = packed_text.block_methods(direct) + ("" if direct else pipeline)
     else:
         pipeline = _BOTH_IN_LDS + (_DIRECT if direct else pipeline)
-    return body + fill((pipeline + _TAIL).rstrip("\n"), parts)
+    return body + fill((pipeline + _TAIL).rstrip("\n"), {**parts, "accesses": "2" if halves else "1"})
 
 
 def split(zero: str, packed: str) -> str:

@@ -52,6 +52,17 @@ _SWIZZLE = '''
 def swizzle(row):
     """What the chunks of an image row are XORed with, so that no access of a wave meets a bank twice."""
     return ((row >> SWIZZLE_FIRST) ^ (row >> SWIZZLE_SECOND)) & SWIZZLE_MASK
+
+
+def chunk_place(row, chunk):
+    """First word of a chunk in an image."""
+    return row * ROW_WORDS + (chunk ^ swizzle(row)) * 4
+'''
+
+_PADDED = '''
+def chunk_place(row, chunk):
+    """First word of a chunk in an image, whose rows are further apart than they are long."""
+    return row * ROW_WORDS + chunk * 4
 '''
 
 _NARROW = '''
@@ -70,11 +81,28 @@ def load_narrow(source, offsets, access, beyond):
     return out
 '''
 
+#: Accesses of 8 bytes are relaxed atomics, since LLVM merges plain ones of neighbours to 16 bytes again.
+_LOAD_PAIR = '''
+def load_pair(pointer):
+    """Two words of LDS; a relaxed atomic, which is not merged with its neighbour."""
+    order = llvm.AtomicOrdering.monotonic
+    pair = llvm.load(T.i64, pointer.llvm_ptr, alignment=8, ordering=order, syncscope="singlethread")
+    pair = Vec.from_elements([fx.Int64(pair)], fx.Int64).bitcast(fx.Int32)
+    return [pair[0], pair[1]]
+'''
+
+_STORE_PAIR = '''
+def store_pair(pair, pointer):
+    """Two words to LDS; a relaxed atomic, which is not merged with its neighbour."""
+    order, value = llvm.AtomicOrdering.monotonic, Vec(pair).bitcast(fx.Int64)[0].ir_value()
+    llvm.store(value, pointer.llvm_ptr, alignment=8, ordering=order, syncscope="singlethread")
+'''
+
 _STORE_IF = """
 @flyc.jit
 def store_if(active, value, pointer):
     if active:
-        fx.ptr_store(value, pointer)
+        @store@(value, pointer)
 """
 
 _OPERAND = '''
@@ -112,7 +140,45 @@ class Operand:
     def fragment(self, bases, t, read):
         """Four words of k of this lane's row of atom t."""
         pointer = self.lds + bases[self.key(t, read)] + fx.Int32(self.place + self.row_of(t) * ROW_WORDS)
-        return Vec(fx.ptr_load(pointer, words(4)))
+        return @read@
+'''
+
+_PADDED_OPERAND = '''
+class Operand:
+    """A tile of one operand: `rows` image rows of ROW_CHUNKS chunks, k contiguous.
+
+    `place` is the first word of its image in an LDS buffer. Waves take turns along the rows, `turn` rows at a time.
+    """
+
+    def __init__(self, lds, place, rows, turn, waves, wave, lane):
+        self.lds, self.place, self.rows, self.turn, self.waves = lds, place, rows, turn, waves
+        self.base = chunk_place(wave * turn + lane % ATOM_MN, lane // ATOM_MN)
+
+    def row_of(self, t):
+        """Rows from the wave's first one to atom t."""
+        row = t * ATOM_MN
+        return row // self.turn * (self.waves * self.turn) + row % self.turn
+
+    def bases_of(self, buffer):
+        """Word offset of this lane in an LDS buffer."""
+        return self.base + buffer
+
+    def fragment(self, base, t, read):
+        """Four words of k of this lane's row of atom t."""
+        pointer = self.lds + base + fx.Int32(self.place + chunk_place(self.row_of(t), read * GROUPS))
+        return @read@
+'''
+
+_STAGGERED = '''
+    def stagger(self, start):
+        """Whole tiles of k come from number `start` on, around the last one."""
+        self.start, self.whole = start, self.K // TILE_K
+
+    def staggered(self, tile):
+        """Which tile of k comes as number `tile`; what lies past the whole tiles keeps its place."""
+        turned = tile + self.start
+        turned = (turned < self.whole).select(turned, turned - self.whole)
+        return (tile < self.whole).select(turned, tile)
 '''
 
 _ALONG_K = '''
@@ -133,7 +199,7 @@ class AlongK(Operand):
             image = image_row(row)
             self.units.append(unit)
             self.offsets.append(row * fx.Int32(self.ld * ELEM_BYTES) + chunk * 16)
-            self.places.append(image * ROW_WORDS + (chunk ^ swizzle(image)) * 4)
+            self.places.append(chunk_place(image, chunk))
 
     def source(self, tile):
         """Descriptor that starts at a tile of k: rebased in 64 bits, so offsets inside a tile fit 31."""
@@ -142,7 +208,7 @@ class AlongK(Operand):
 
     def loads(self, tile, tail):
         """This thread's chunks of a tile; of the partial last tile what lies past K is 0."""
-        source, access = self.source(tile), self.tail if tail else self.access
+        source, access = self.source(@any_tile@), self.tail if tail else self.access
         offsets = [[offset + b for b in range(0, 16, access)] for offset in self.offsets]
         if tail:
             left = (self.K - tile * TILE_K) * ELEM_BYTES
@@ -173,7 +239,7 @@ _DIRECT_METHODS = '''
 
     def directs(self, tile, buffer):
         """Asynchronous loads of a whole tile into an LDS buffer."""
-        source = self.source(tile)
+        source = self.source(@whole_tile@)
         return [
             (LOAD, 1, lambda o=offset, p=place: load_direct(source, o, self.lds + (p + buffer)))
             for offset, place in self.direct
@@ -207,7 +273,7 @@ class AlongRows(Operand):
             offset = chunk * VEC * self.line + row * ELEM_BYTES
             self.units.append(unit)
             self.offsets.append((row < self.count).select(offset, fx.Int32(OUT_OF_RANGE)))
-            self.places += [image * ROW_WORDS + (chunk ^ swizzle(image)) * 4 for image in images]
+            self.places += [chunk_place(image, chunk) for image in images]
 
     def loads(self, tile, tail):
         """This thread's lines of a tile: of the partial last tile what lies past K is 0.
@@ -216,6 +282,7 @@ class AlongRows(Operand):
         is 0, so nothing depends on whether the scalar offset counts in the check of the extent. OUT_OF_RANGE stays out
         of range, as an unsigned number, whatever line is added.
         """
+        @stagger@
         left, access = self.K - tile * TILE_K, self.width * ELEM_BYTES
         lines = smaller(left, fx.Int32(TILE_K)) if tail else (left >= TILE_K).select(fx.Int32(TILE_K), fx.Int32(0))
         extent = ((lines - 1) * fx.Int32(self.ld) + self.count) * ELEM_BYTES
@@ -274,11 +341,14 @@ def permuted(high, low, select):
 '''
 
 
-def resources(narrow: bool, guarded: bool, swizzled: bool, persistent: bool) -> str:
-    """Buffer descriptors and guarded loads.
+def resources(
+    narrow: bool, guarded: bool, through_lds: bool, padded: bool, halves: tuple[bool, bool], persistent: bool
+) -> str:
+    """Buffer descriptors, guarded loads, and a chunk's place in LDS.
 
-    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads; `swizzled`:
-    some operand passes through LDS; `persistent`: a workgroup works on several tiles, between which nothing that
+    `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads;
+    `through_lds`: some operand passes through LDS; `padded`: image rows have a pad in place of a swizzle; `halves`: LDS
+    reads, writes take half a chunk; `persistent`: a workgroup works on several tiles, between which nothing that
     follows from its thread or a stride is kept.
     """
     value = "fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))"
@@ -292,34 +362,53 @@ def resources(narrow: bool, guarded: bool, swizzled: bool, persistent: bool) -> 
     text = text.replace("@stride@", value).replace("@address@", address).replace("@thread@", thread)
     return join(
         text,
-        piece(_SWIZZLE) if swizzled else "",
         piece(_NARROW) if narrow else "",
-        piece(_STORE_IF) if guarded else "",
+        piece(_LOAD_PAIR) if halves[0] else "",
+        piece(_STORE_PAIR) if halves[1] else "",
+        piece(_STORE_IF).replace("@store@", "store_pair" if halves[1] else "fx.ptr_store") if guarded else "",
+        piece(_PADDED if padded else _SWIZZLE) if through_lds else "",
     )
 
 
-def operand() -> str:
-    """What both kinds of operands share: their image in LDS and its fragments."""
-    return piece(_OPERAND)
+def operand(padded: bool, halves: bool, stagger: bool) -> str:
+    """What both kinds of operands share: their image in LDS and its fragments.
+
+    `halves`: a chunk is read by two accesses; `stagger`: workgroups start at different tiles of k.
+    """
+    read = "chunk_of([x for half in (0, 2) for x in load_pair(pointer + fx.Int32(half))])"
+    text = piece(_PADDED_OPERAND if padded else _OPERAND)
+    text = text.replace("@read@", read if halves else "Vec(fx.ptr_load(pointer, words(4)))")
+    return text + "\n" + _STAGGERED.rstrip("\n") if stagger else text
 
 
-def along_k(guarded: bool, direct: bool) -> str:
-    """An operand that is stored with k contiguous. `direct`: whole tiles go to LDS without passing registers."""
+def along_k(guarded: bool, direct: bool, halves: bool, stagger: bool) -> str:
+    """An operand that is stored with k contiguous. `direct`: whole tiles go to LDS without passing registers;
+    `halves`: a chunk is written by two accesses; `stagger`: workgroups start at different tiles of k.
+    """
     active = "self.units[i] < self.rows * ROW_CHUNKS"
-    body = piece(_ALONG_K).replace("@store@", _store(guarded, active))
-    return join(piece(_LOAD_DIRECT), body + "\n" + _DIRECT_METHODS.rstrip("\n")) if direct else body
+    whole = "self.staggered(tile)" if stagger else "tile"
+    body = piece(_ALONG_K) + ("\n" + _DIRECT_METHODS.rstrip("\n") if direct else "")
+    body = body.replace("@any_tile@", f"tile if tail else {whole}" if stagger else "tile")
+    body = _stored(body.replace("@whole_tile@", whole), guarded, active, halves)
+    return join(piece(_LOAD_DIRECT), body) if direct else body
 
 
-def along_rows(elem_bytes: int, guarded: bool) -> str:
-    """An operand that is stored with its rows contiguous."""
+def along_rows(elem_bytes: int, guarded: bool, halves: bool, stagger: bool) -> str:
+    """An operand that is stored with its rows contiguous; `halves` and `stagger` as for `along_k`."""
     active = "self.units[i] < self.rows // self.width * ROW_CHUNKS"
+    tile = "        tile = tile if tail else self.staggered(tile)\n" if stagger else ""
     return join(
         piece(_PERMUTED) if elem_bytes < 4 else "",
         piece(_TRANSPOSE[elem_bytes]),
-        piece(_ALONG_ROWS).replace("@store@", _store(guarded, active)),
+        _stored(piece(_ALONG_ROWS).replace("        @stagger@\n", tile), guarded, active, halves),
     )
 
 
-def _store(guarded: bool, active: str) -> str:
-    value = "chunk.ir_value(), pointer"
-    return f"store_if({active}, {value})" if guarded else f"fx.ptr_store({value})"
+def _stored(text: str, guarded: bool, active: str, halves: bool) -> str:
+    """The text with its LDS write of a chunk, whole or as two halves."""
+    part = "chunk_of([chunk[half], chunk[half + 1]])" if halves else "chunk"
+    value = f"{part}.ir_value(), pointer" + (" + fx.Int32(half)" if halves else "")
+    store = "store_pair" if halves else "fx.ptr_store"
+    line = f"store_if({active}, {value})" if guarded else f"{store}({value})"
+    text = text.replace("@store@", f"for half in (0, 2):\n            {line}" if halves else line)
+    return text.replace("(WRITE, 1, ", "(WRITE, 2, ") if halves else text

@@ -51,6 +51,7 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
         if value is not None:
             known[name].check(value)
     kind = hw.resolve_dtype(op.dtype)
+    hw.resolve_dtype(op.result)
     if kind.bits < 8:
         raise BadInput(f"gemm of {kind} is not offered")
     overrides = {**overrides, "atom": _atom_override(op, hw, overrides.get("atom"))}
@@ -93,15 +94,18 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     best, best_time = None, 0.0
     M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
-    atom = overrides["atom"]
+    atom, pad_bytes = overrides["atom"], (overrides.get("pad") or 0) * op.elem_bytes
     for block in block_ladder(hw, op.dtype, op.packed):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
         if below is not None and block.accumulators >= below:
             continue
+        rows = ("A" not in op.packed) * block.tile_m + ("B" not in op.packed) * block.tile_n
+        if pad_bytes and rows * (ROW_BYTES + pad_bytes) > lds_share(hw, block.wave_m * block.wave_n):
+            continue
         blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
         assert block.spread is not None, "a rung of the ladder"
-        time = block.spread.best(blocks, -(-op.K // block.tile_k)).clocks
+        time = block.spread.best(blocks, max(1, -(-op.K // block.tile_k))).clocks
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
@@ -184,9 +188,11 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
         for name, along, read, rows in (("A", along_a, read_a, block.tile_m), ("B", along_b, read_b, block.tile_n))
         if name not in op.packed
     ]
-    image = sum(rows for _, _, rows in images) * tile_k * elem_bytes
+    pad = overrides.get("pad", 0)
+    image = sum(rows for _, _, rows in images) * (tile_k + pad) * elem_bytes
     direct = (
         image > 0
+        and not pad
         and all(along and read == vec and not rows * tile_k // vec % threads for along, read, rows in images)
         and max(hw.direct_to_lds_bytes, default=0) >= 16
         and 2 * image <= lds_share(hw, waves)
@@ -198,6 +204,8 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
         "stream_k": spread.stream_k,
         "buffers": 2 if direct or (elem_bytes < 4 and 0 < 2 * image <= lds_share(hw, waves)) else 1,
         "direct": direct,
+        "lds_read": vec,
+        "lds_write": vec,
         "read_a": read_a,
         "read_b": read_b,
         "tail_a": tail_a,
@@ -244,6 +252,7 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
     blocks = GEMM.blocks(M=op.M, N=op.N, t_M=tiles.tile_m, t_N=tiles.tile_n, batch=op.batch)
     workgroups = tiles.stream_k or blocks.value * tiles.split_k
     rounds = GEMM.rounds(blocks=workgroups, num_cus=hw.num_cus)
+    pad = GEMM.pad(lanes=hw.wavefront_size, m=tiles.atom.m, elem_bytes=shape.elem_bytes)
     words, waves = shape.atom.dtype_acc.bits // 32, tiles.waves
     steps = (
         GEMM.accumulators(t_M=tiles.tile_m, t_N=tiles.tile_n, acc_words=words, waves=waves, lanes=hw.wavefront_size),
@@ -251,12 +260,20 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
         GEMM.lds(
             rows=sum(rows for _, rows, _ in shape.through_lds),
             t_K=tiles.tile_k,
+            pad=tiles.pad,
             elem_bytes=shape.elem_bytes,
             buffers=tiles.buffers,
         ),
         blocks,
         *_split_steps(op, hw, tiles, blocks.value),
         rounds,
+        pad,
+        GEMM.pad_bytes(
+            rows=sum(rows for _, rows, _ in shape.through_lds),
+            pad_min=pad.value,
+            elem_bytes=shape.elem_bytes,
+            buffers=tiles.buffers,
+        ),
     )
     largest = block_ladder(hw, op.dtype, op.packed)[0]
     reduced = tiles.tile_m * tiles.tile_n < largest.tile_m * largest.tile_n

@@ -31,7 +31,21 @@ class GEMM:
         "rows of a tile of A and B in LDS, one image for each buffer; a pre-shuffled operand has none there",
         "bytes",
         OWN,
-        lambda rows, t_K, elem_bytes, buffers: buffers * rows * t_K * elem_bytes,
+        lambda rows, t_K, pad, elem_bytes, buffers: buffers * rows * (t_K + pad) * elem_bytes,
+    )
+    pad = Formula(
+        "pad_min",
+        "smallest pad of an image row whose reads have no bank conflict: half of the lane groups, in 16-byte chunks",
+        "elements",
+        OWN,
+        lambda lanes, m, elem_bytes: 16 * (lanes // m) // 2 // elem_bytes,
+    )
+    pad_bytes = Formula(
+        "LDS_pad",
+        "LDS that the pad would take; the XOR swizzle of the default has no conflict and takes none",
+        "bytes",
+        OWN,
+        lambda rows, pad_min, elem_bytes, buffers: buffers * rows * pad_min * elem_bytes,
     )
     blocks = Formula(
         "blocks",

@@ -16,6 +16,15 @@ __all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "l
 OFFSET_LIMIT = 2**31 - 16
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
 EXPORT_MARGIN_BYTES = 256
+#: Types of D that sums of a type are converted to; an 8-bit float must also be the target's flavour.
+NARROW = ("fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2")
+OUTPUTS = {
+    "f64": ("f64", "f32", "f16", "bf16"),
+    "f32": ("f32", "f16", "bf16", *NARROW),
+    "i32": ("i32", "f32", "f16", "bf16", *NARROW),
+}
+#: Activations that are computed in f32, which sums of f64 and whole numbers are not brought to.
+IN_F32 = ("gelu", "gelu_tanh", "silu")
 
 
 def lds_fits(hw: HardwareDescriptor, lds_bytes: int, margin_bytes: int = 0) -> bool:
@@ -122,6 +131,18 @@ def _packed_reads(shape: GemmShape) -> tuple[int, int]:
     return sum(abs(vec - width) for name in shape.op.packed for width in widths[name]), 0
 
 
+def _pad(shape: GemmShape) -> tuple[int, int]:
+    """Elements of a pad that are not whole chunks; a negative pad."""
+    pad = shape.tiles.pad
+    return (pad % (16 // shape.elem_bytes) if pad >= 0 else -pad), 0
+
+
+def _lds_widths(shape: GemmShape) -> tuple[int, int]:
+    """Elements of the first access to LDS that is neither a chunk nor half of one."""
+    widths = (16 // shape.elem_bytes, 8 // shape.elem_bytes)
+    return next((w for w in (shape.tiles.lds_read, shape.tiles.lds_write) if w not in widths), 0), 0
+
+
 def _direct_kinds(shape: GemmShape) -> tuple[int, int]:
     """Operands that a direct load cannot bring: rows contiguous, narrow accesses, parts of a wave."""
     tiles = shape.tiles
@@ -186,6 +207,15 @@ RULES: tuple[Rule, ...] = (
         lambda s: (16 if s.tiles.direct else 0, max(s.hw.direct_to_lds_bytes, default=0)),
     ),
     Rule("direct operands", "LDS", "operands", "direct loads need k contiguous in both operands", _direct_kinds),
+    Rule(
+        "direct pad",
+        "LDS",
+        "elements",
+        "a wave's direct loads fill LDS without gaps: use pad=0 or direct=False",
+        lambda s: (s.tiles.pad if s.tiles.direct else 0, 0),
+    ),
+    Rule("pad", "LDS", "elements", "a pad is whole 16-byte chunks, 0 swizzles", _pad),
+    Rule("LDS access width", "LDS", "elements", "16 or 8 bytes for lds_read and lds_write", _lds_widths),
     Rule("access width", "global reads", "elements", "16 bytes along k, 8 along rows, 16 to D", _widths),
     Rule("packed reads", "global reads", "elements", "packed operands are read 16 bytes at a time", _packed_reads),
     Rule(
@@ -202,6 +232,27 @@ RULES: tuple[Rule, ...] = (
         "elements",
         "a narrower store divides N, ldd and the columns of a lane",
         lambda s: (s.op.N % s.tiles.store + s.op.leading[2] % s.tiles.store + s.layout.run % s.tiles.store, 0),
+    ),
+    Rule(
+        "stagger",
+        "global reads",
+        "starts",
+        "stagger counts starts along k: 0 or 1 for one, else more",
+        lambda s: (-s.tiles.stagger, 0),
+    ),
+    Rule(
+        "output type",
+        "types",
+        "types",
+        "sums go to a float no wider than they, f64 not to 8 bits, and sums of i8 to i32 too",
+        lambda s: (int(s.op.result not in OUTPUTS[s.acc_type]), 0),
+    ),
+    Rule(
+        "activation",
+        "types",
+        "types",
+        "gelu, gelu_tanh and silu are computed in f32: use relu for f64 sums and i32 outputs",
+        lambda s: (int(s.op.activation in IN_F32 and (s.acc_type == "f64" or s.op.result == "i32")), 0),
     ),
     Rule("offsets", "global reads", "B", "use smaller tiles: a tile must lie within 31-bit offsets", _offsets),
     Rule(

@@ -92,7 +92,16 @@ class GemmShape:
     def layout(self) -> GemmLayout:
         run = max(1, CHUNK_BYTES // self.out_bytes)
         tiles = self.tiles
-        return GemmLayout(tiles.atom, tiles.tile_k, self.atoms_n, min(run, 8), 4 * self.hw.lds_banks_wide_read)
+        return GemmLayout(
+            tiles.atom,
+            tiles.tile_k,
+            self.atoms_n,
+            min(run, 8),
+            4 * self.hw.lds_banks_wide_read,
+            tiles.pad,
+            tiles.lds_read * self.elem_bytes,
+            tiles.lds_write * self.elem_bytes,
+        )
 
     @cached_property
     def operands(self) -> tuple[OperandShape, OperandShape]:
@@ -137,6 +146,11 @@ class GemmShape:
         return min(widths) * self.elem_bytes < 4
 
     @property
+    def scaled_out(self) -> bool:
+        """D is an 8-bit float: it is multiplied by a scale and saturated."""
+        return self.op.result.startswith(("fp8", "bf8"))
+
+    @property
     def mfma_words(self) -> int:
         return self.atom.elements_a * self.elem_bytes // 4
 
@@ -148,8 +162,8 @@ class GemmShape:
     @property
     def lds_bytes(self) -> int:
         tiles = self.tiles
-        images = tiles.buffers * sum(rows for _, rows, _ in self.through_lds) * tiles.tile_k * self.elem_bytes
-        return max(images, CHUNK_BYTES if tiles.arrives else 0)
+        rows, row_bytes = sum(rows for _, rows, _ in self.through_lds), (tiles.tile_k + tiles.pad) * self.elem_bytes
+        return max(tiles.buffers * rows * row_bytes, CHUNK_BYTES if tiles.arrives else 0)
 
     @property
     def accumulators(self) -> int:
@@ -185,7 +199,7 @@ class GemmShape:
                 "places",
                 self.places * (2 if direct else 1),
                 "arch",
-                "LDS places of a lane's chunks, one for each XOR of them",
+                "LDS places of a lane's chunks, one for each XOR of them; one an operand where rows are padded",
             ),
         )
         items += (RegisterItem("segment", self.segment, "arch", "what a persistent workgroup keeps from tile to tile"),)
@@ -207,7 +221,7 @@ class GemmShape:
         """
         if not self.tiles.stream_k:
             return 0
-        part = 12 if self.hw.vgpr_unified else 12 + self.layout.span // self.atom.m * self.atom.registers_c
+        part = 14 if self.hw.vgpr_unified else 14 + self.layout.span // self.atom.m * self.atom.registers_c
         wide = [o.registers_loads for o in self.operands if o.kind == "AlongRows" and self.elem_bytes == 4]
         return part + sum(wide)
 

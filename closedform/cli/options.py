@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from closedform.operators.gemm import KNOBS
+from closedform.operators.gemm import ACTIVATIONS, KNOBS
 
 from .output import notice
 
@@ -87,7 +87,7 @@ gemm_options = stack(
     click.option("--ldd", type=int, default=0, metavar="N", help="Elements between rows of D; 0: tight."),
     click.option("--beta-c", "has_c", is_flag=True, help="Add beta C."),
     click.option("--bias", default="none", metavar="none|row|column", help="Add a vector along rows or columns."),
-    click.option("--activation", default="none", metavar="none|relu|gelu|silu", help="Function of the result."),
+    click.option("--activation", default="none", metavar="|".join(ACTIVATIONS), help="Function of the result."),
     click.option(
         "--preshuffle",
         "preshuffled",

@@ -6,6 +6,7 @@ import pytest
 
 from closedform.hw import catalogue
 from closedform.hw.atoms import MFMAAtom
+from closedform.hw.lds import lds_phases
 from closedform.operators.gemm_layout import GemmLayout
 
 ATOMS = {
@@ -16,10 +17,10 @@ ATOMS = {
 }
 
 
-def layout_of(name: str, atom: MFMAAtom, row_bytes: int = 128) -> GemmLayout:
+def layout_of(name: str, atom: MFMAAtom, row_bytes: int = 128, **fields: int) -> GemmLayout:
     run = {4: 4, 8: 2}.get(atom.dtype_a.bits // 8, 8)
     line = 4 * catalogue.get(name).lds_banks_wide_read
-    return GemmLayout(atom, row_bytes * 8 // atom.dtype_a.bits, 4, run, line)
+    return GemmLayout(atom, row_bytes * 8 // atom.dtype_a.bits, 4, run, line, **fields)
 
 
 @pytest.mark.parametrize("kind", ATOMS)
@@ -56,3 +57,35 @@ def test_an_image_holds_every_chunk_once() -> None:
         layout = layout_of(name, atom)
         places = {layout.address(row, chunk) for row in range(64) for chunk in range(layout.chunks)}
         assert places == set(range(0, 64 * layout.chunks * 16, 16))
+
+
+@pytest.mark.parametrize("row_bytes", [64, 128, 256])
+@pytest.mark.parametrize("kind", ATOMS)
+def test_the_smallest_pad_without_read_conflicts_is_512_bytes_over_the_side(kind: str, row_bytes: int) -> None:
+    """On every target, for every atom and depth; rows of a cache line are then also written without conflicts."""
+    name, atom = ATOMS[kind]
+    hw, elem_bytes = catalogue.get(name), atom.dtype_a.bits // 8
+    if not layout_of(name, atom, row_bytes).steps:
+        return
+    pad = 512 // atom.m // elem_bytes
+    padded = {p: layout_of(name, atom, row_bytes, pad=p) for p in range(16 // elem_bytes, pad + 1, 16 // elem_bytes)}
+    assert [p for p, layout in padded.items() if layout.read_conflicts(hw) == 0] == [pad]
+    assert row_bytes != 128 or padded[pad].write_conflicts(hw, 0, True) == 0
+    places = [padded[pad].address(row, c) for row in range(8) for c in range(padded[pad].chunks)]
+    assert sorted(places) == places
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("kind", ATOMS)
+def test_reads_of_half_a_chunk_meet_every_bank_twice(kind: str) -> None:
+    """Lanes read one half of their chunks at a time, which lie in half of the banks."""
+    hw, layout = catalogue.get(ATOMS[kind][0]), layout_of(*ATOMS[kind], read_bytes=8)
+    phases = len(lds_phases(hw, "read", 8).groups)
+    assert layout.read_conflicts(hw) == layout.steps * layout.reads * 2 * 2 * phases
+
+
+def test_transposing_writes_conflict_where_rows_are_padded() -> None:
+    """Why the default swizzles: a thread writes rows 4 apart, and no pad of whole chunks spreads them."""
+    hw = catalogue.get("mi300x")
+    atom = next(a for a in hw.atoms_for("bf16") if a.m == 32)
+    assert all(layout_of("mi300x", atom, pad=pad).write_conflicts(hw, 4, False) for pad in range(8, 65, 8))

@@ -17,6 +17,8 @@ from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
 from closedform.visitors.gemm_shape import GemmShape
 
+from .gemm_memory import NANS, expected, surrounded, untouched
+
 NUMPY = {"f64": np.float64, "f32": np.float32, "xf32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 
 
@@ -47,7 +49,9 @@ def stored(values: Any, dtype: str) -> Any:
         return np.asarray(values).astype(NUMPY[dtype])
     if dtype == "bf16":
         return (rounded(values, "bf16").view(np.uint32) >> 16).astype(np.uint16)
-    return _codes(dtype)[1][np.searchsorted(_codes(dtype)[0], rounded(values, dtype))]
+    finite, codes = _codes(dtype)
+    words = codes[np.searchsorted(finite, np.nan_to_num(rounded(values, dtype)))]
+    return np.where(np.isnan(values), np.uint8(NANS[dtype]), words)
 
 
 def loaded(words: Any, dtype: str) -> Any:
@@ -85,41 +89,55 @@ def _codes(dtype: str) -> tuple[Any, Any]:
 
 
 def simulate(
-    hw: str, op: Gemm, run_op: Gemm, fixed: tuple[tuple[str, Any], ...] = (), *, alpha: float = 1.0, beta: float = 0.0
+    hw: str,
+    op: Gemm,
+    run_op: Gemm,
+    fixed: tuple[tuple[str, Any], ...] = (),
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    scale: float = 1.0,
+    inputs: dict[str, Any] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """The kernel that `op` decides, run on the shape of `run_op`: (simulator's result, output, float64 reference)."""
+    """The kernel that `op` decides, run on the shape of `run_op`: (simulator's result, output, float64 reference).
+
+    Operands lie among NaN, with rows further apart than they are long, or as `run_op` says. `inputs` are values of A,
+    B, C and bias in place of small whole numbers.
+    """
     from closedform.hw.sim import Out, flydsl_args, parse_file, run
 
     derivation, binary = kernel(hw, op, fixed)
     tiles, _, _ = derivation.require()
     rng = np.random.default_rng(run_op.M * 7 + run_op.N * 3 + run_op.K)
     batch, M, N = run_op.batch, run_op.M, run_op.N
-    a = whole_numbers(rng, (batch, *run_op.shape_a), op.dtype)
-    b = whole_numbers(rng, (batch, *run_op.shape_b), op.dtype)
-    extra = []
+    shapes = {"A": ((batch, *run_op.shape_a), op.dtype), "B": ((batch, *run_op.shape_b), op.dtype)}
     if op.has_c:
-        extra.append(whole_numbers(rng, (batch, M, N), op.result))
+        shapes["C"] = ((batch, M, N), op.result)
     if op.bias != "none":
-        extra.append(whole_numbers(rng, (batch, 1, M if op.bias == "row" else N), "f32"))
-    given = {"A": a, "B": b}
-    for name, layout in GemmShape(op, tiles, derivation.hw).packed.items():
-        lying = pack(op, name, given[name], layout)
-        given[name] = lying.reshape(*lying.shape[:2], -1)
-    out = np.zeros((batch, M, N), stored(np.zeros(1), op.result).dtype)
+        shapes["bias"] = ((batch, 1, M if op.bias == "row" else N), "f32")
+    packed = GemmShape(op, tiles, derivation.hw).packed
+    leading = {"A": run_op.lda, "B": run_op.ldb, "C": run_op.ldd}
+    memory, values = {}, {"C": None, "bias": None}
+    for name, (shape, kind) in shapes.items():
+        given = None if inputs is None else inputs.get(name)
+        words = whole_numbers(rng, shape, kind) if given is None else stored(np.broadcast_to(given, shape), kind)
+        values[name] = loaded(words, kind)
+        if name in packed:
+            words = pack(op, name, words, packed[name])
+            words = words.reshape(*words.shape[:2], -1)
+        memory[name], _ = surrounded(words, kind, leading.get(name, 0))
+    blank = np.zeros((batch, M, N), stored(np.zeros(1), op.result).dtype)
+    out, allocation = surrounded(blank, op.result, run_op.ldd)
     scalar = np.float64 if tiles.atom.dtype_acc.name == "f64" else np.float32
     program = parse_file(binary.isa)
     blocks = -(-M // tiles.tile_m) * -(-N // tiles.tile_n)
-    arguments = [given["A"], given["B"], Out(out), *extra, M, N, run_op.K if alpha else 0, scalar(alpha), scalar(beta)]
+    scalars = [alpha, beta, scale] if op.result.startswith(("fp8", "bf8")) else [alpha, beta]
+    extra = [memory[name] for name in ("C", "bias") if name in memory]
+    arguments = [memory["A"], memory["B"], Out(out), *extra, M, N, run_op.K if alpha else 0, *map(scalar, scalars)]
     grid = (min(blocks, 65536), -(-blocks // 65536), batch)
     result = run(program, flydsl_args(program.kernel(), arguments), grid=grid)
-    left, right = loaded(a, op.dtype), loaded(b, op.dtype)
-    left = left if op.layout[0] == "N" else np.swapaxes(left, 1, 2)
-    right = right if op.layout[1] == "N" else np.swapaxes(right, 1, 2)
-    want = alpha * (left @ right)
-    if op.has_c:
-        want = want + beta * loaded(extra[0], op.result)
-    if op.bias != "none":
-        bias = extra[-1].astype(np.float64)
-        want = want + (np.swapaxes(bias, 1, 2) if op.bias == "row" else bias)
-    want = np.maximum(want, 0) if op.activation == "relu" else want
-    return result, loaded(out, op.result), loaded(stored(want, op.result), op.result)
+    assert untouched(out, allocation, op.result), "the kernel wrote beside D"
+    want = expected(op, values["A"], values["B"], values["C"], values["bias"], alpha, beta, scale)
+    missing = np.isnan(want)
+    rounded_want = loaded(stored(np.where(missing, 0.0, want), op.result), op.result)
+    return result, loaded(out, op.result), np.where(missing, np.nan, rounded_want)
