@@ -241,7 +241,8 @@ def _finish(op: Gemm, scaled: bool) -> list[str]:
     """Lines of reference() behind the product."""
     finish = ["d = d + beta * c.double() if beta else d"] if op.has_c else []
     if op.bias != "none":
-        finish.append("d = d + bias.double().reshape(-1, " + ("d.shape[1], 1)" if op.bias == "row" else "1, d.shape[2])"))
+        shape = "d.shape[1], 1" if op.bias == "row" else "1, d.shape[2]"
+        finish.append(f"d = d + bias.double().reshape(-1, {shape})")
     functional = {"relu": "relu(d)", "silu": "silu(d)", "gelu": "gelu(d)", "gelu_tanh": 'gelu(d, approximate="tanh")'}
     if op.activation != "none":
         limit = "" if op.activation == "relu" else ".masked_fill(d == -math.inf, 0.0)  # the limit, not inf / inf"
