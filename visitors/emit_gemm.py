@@ -83,7 +83,7 @@ class GemmEmit(Visitor):
         return (
             join(
                 self._gemm_header(),
-                piece(_IMPORTS),
+                self._imports(),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
                 host_text.place(tiles.xcds),
@@ -118,7 +118,7 @@ class GemmEmit(Visitor):
         a, b = shape.operands
         return join(
             self.visit(node.interior()[0]),
-            loop_text.split("0" if shape.acc_type == "i32" else "0.0"),
+            loop_text.split("0" if shape.acc_type == "i32" else "0.0", shape.hw.vgpr_unified),
             loop_text.order(tiles.pinned),
             epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, shape.out_bytes, tiles.store),
             loop_text.block_class(
@@ -159,6 +159,11 @@ class GemmEmit(Visitor):
             f'def mma_operand(parts):\n    """Words as {atom.instruction} takes them."""\n    return {value}',
             f'def mma(a, b, c):\n    """C + A B of one MFMA on fragments."""\n    {multiply}',
         )
+
+    def _imports(self) -> str:
+        after = "from flydsl._mlir import ir\n"
+        llvm = "" if self.gemm.hw.vgpr_unified else "from flydsl._mlir.dialects import llvm\n"
+        return piece(_IMPORTS).replace(after, after + llvm)
 
     def _column_order(self) -> str:
         """Image row of a column of B and back, as bit permutations."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .emit_text import piece
+from .emit_text import join, piece
 
 __all__ = ["block_class", "kernel", "order", "split"]
 
@@ -210,9 +210,21 @@ def vectors(state):
     """Loop-carried values as vectors; a loop that carries one value gives it without a list."""
     return [Vec(x) for x in (state if isinstance(state, (list, tuple)) else [state])]
 
+'''
 
+_ZEROS = """
 def zero_accumulators():
     return [Vec.filled(ACC, @zero@, ACC_TYPE)] * (A_ATOMS * B_ATOMS)
+"""
+
+_OWN_ZEROS = '''
+def zero_accumulators():
+    """Zeros that the compiler cannot see to be equal: sums that start from one register it would copy in every tile."""
+    return [Vec.filled(ACC, opaque_zero(), fx.Int32).bitcast(ACC_TYPE) for _ in range(A_ATOMS * B_ATOMS)]
+
+
+def opaque_zero():
+    return fx.Int32(llvm.inline_asm(T.i32, [], "v_mov_b32 $0, 0", "=v", has_side_effects=True))
 '''
 
 _KERNEL = """
@@ -248,8 +260,9 @@ def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, epilogue: 
     return body + "\n" + (pipeline + _TAIL).rstrip("\n") + "\n\n" + epilogue
 
 
-def split(zero: str) -> str:
-    return piece(_SPLIT).replace("@zero@", zero)
+def split(zero: str, unified: bool) -> str:
+    """Parts of the loop-carried state. `unified`: accumulators and other registers share one file."""
+    return join(piece(_SPLIT), piece(_ZEROS).replace("@zero@", zero) if unified else piece(_OWN_ZEROS))
 
 
 def kernel(extra: list[str]) -> str:

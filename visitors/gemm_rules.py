@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import Infeasible
-from closedform.hw.occupancy import register_budget
+from closedform.hw.occupancy import occupancy_of, register_budget
 
+from .formula import ceil_div
+from .gemm_registers import main_loop_least
 from .gemm_shape import GemmShape
 
-__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits"]
+__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "registers_fit", "waves_per_simd_range"]
 
 OFFSET_LIMIT = 2**31 - 16
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
@@ -26,6 +29,19 @@ def lds_fits(hw: HardwareDescriptor, lds_bytes: int, margin_bytes: int = 0) -> b
     (True, False)
     """
     return lds_bytes + margin_bytes <= hw.lds_max_per_workgroup_bytes
+
+
+def waves_per_simd_range(hw: HardwareDescriptor, waves: int, lds_bytes: int) -> tuple[int, int]:
+    """Waves per SIMD of workgroups of `waves` waves: those of one workgroup, and those that the LDS leaves room for.
+
+    The compiler ignores the wish for fewer or more.
+
+    >>> from closedform.hw.catalogue import get
+    >>> waves_per_simd_range(get("mi300x"), 4, 32768), waves_per_simd_range(get("mi300x"), 8, 65536)
+    ((1, 2), (2, 2))
+    """
+    least = ceil_div(waves, hw.simds_per_cu)
+    return least, max(least, ceil(occupancy_of(hw, waves, 1, 0, lds_bytes).waves_per_simd))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +72,10 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = sum(item.registers for item in shape.items if item.name in ("D", "tile under way"))
-    fragments = shape.fragments
+    least = main_loop_least(shape)
     if budget.unified:
-        return least + fragments, budget.total
-    return max(shape.accumulators, least - shape.accumulators + fragments), budget.arch
+        return least, budget.total
+    return max(shape.accumulators, least - shape.accumulators), budget.arch
 
 
 def _offsets(shape: GemmShape) -> tuple[int, int]:
@@ -121,6 +136,20 @@ RULES: tuple[Rule, ...] = (
     Rule("LDS", "LDS", "B", "use smaller tiles or fewer buffers", _lds),
     Rule("registers", "tile", "registers", "use smaller wave tiles or fewer waves per SIMD", _registers),
     Rule(
+        "waves per SIMD",
+        "LDS",
+        "waves",
+        "use smaller tiles, fewer buffers or fewer waves per SIMD",
+        lambda s: (s.tiles.waves_per_simd, waves_per_simd_range(s.hw, s.tiles.waves, s.lds_bytes)[1]),
+    ),
+    Rule(
+        "waves of a workgroup",
+        "tile",
+        "waves per SIMD",
+        "use a smaller wave grid or more waves per SIMD",
+        lambda s: (waves_per_simd_range(s.hw, s.tiles.waves, s.lds_bytes)[0], s.tiles.waves_per_simd),
+    ),
+    Rule(
         "work-items",
         "tile",
         "work-items",
@@ -176,6 +205,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("batch", "mapping", "workgroups", "the grid's z holds 65535", lambda s: (s.op.batch, 65535)),
 )
+
+
+def registers_fit(shape: GemmShape) -> bool:
+    """Whether the main loop fits the registers of the aimed-at occupancy."""
+    needed, limit = _registers(shape)
+    return needed <= limit
 
 
 def broken_rule(shape: GemmShape) -> Infeasible | None:

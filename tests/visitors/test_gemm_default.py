@@ -77,6 +77,8 @@ def test_occupancy_of_36_arch_and_32_acc() -> None:
 BROKEN = {
     "LDS": {"tile_m": 256, "tile_n": 256, "buffers": 2},
     "registers": {"tile_m": 256, "tile_n": 256, "waves_per_simd": 4},
+    "waves per SIMD": {"tile_m": 128, "tile_n": 128, "waves_per_simd": 3},
+    "waves of a workgroup": {"tile_m": 256, "tile_n": 256, "waves_per_simd": 1},
     "wave grid": {"tile_m": 192, "tile_n": 64, "wave_m": 3, "wave_n": 1},
     "row of LDS": {"tile_k": 48},
     "buffers": {"tile_m": 64, "tile_n": 64, "buffers": 3},
@@ -259,10 +261,10 @@ def test_deriving_takes_under_200_microseconds_and_many_shapes_half_a_second() -
     derive(ops[0], hw)
     best = 1.0
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         for op in ops:
             derive(op, hw)
-        best = min(best, (time.perf_counter() - start) / len(ops))
+        best = min(best, (time.process_time() - start) / len(ops))
     assert best < 400e-6  # 150 on an idle core
     sizes = np.random.default_rng(0).integers(1, 300, (3, 10000)) * 64
     start = time.perf_counter()
