@@ -93,6 +93,11 @@ class GemmEmit(Visitor):
         return "".join(self.gemm.op.packed)
 
     @property
+    def _needs_llvm(self) -> bool:
+        """Whether some operation is written in LLVM's own dialect."""
+        return self.gemm.tiles.arrives or any(self._halves) or not self.gemm.hw.vgpr_unified
+
+    @property
     def _scalars(self) -> tuple[str, ...]:
         """Numbers of the epilogue that run() takes."""
         return ("alpha", "beta", "scale") if self.gemm.scaled_out else ("alpha", "beta")
@@ -119,7 +124,7 @@ class GemmEmit(Visitor):
                     piece(_IMPORTS),
                     {
                         "named": "from typing import NamedTuple" if op.packed else "",
-                        "llvm": _LLVM if tiles.arrives or any(self._halves) else "",
+                        "llvm": _LLVM if self._needs_llvm else "",
                     },
                 ),
                 self._gemm_constants(),
@@ -165,7 +170,7 @@ class GemmEmit(Visitor):
         work = self._work
         return join(
             self.visit(node.interior()[0]),
-            loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed),
+            loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed, shape.hw.vgpr_unified),
             loop_text.order(tiles.pinned, self._packed, tiles.direct),
             epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, work, shape.out_bytes, tiles.store),
             loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct, self._halves[0], tiles.stagger > 1),

@@ -226,9 +226,21 @@ def vectors(state):
     """Loop-carried values as vectors; a loop that carries one value gives it without a list."""
     return [Vec(x) for x in (state if isinstance(state, (list, tuple)) else [state])]
 
+'''
 
+_ZEROS = """
 def zero_accumulators(count):
     return [Vec.filled(ACC, @zero@, ACC_TYPE)] * count
+"""
+
+_OWN_ZEROS = '''
+def zero_accumulators(count):
+    """Zeros that the compiler cannot see to be equal: sums that start from one register it would copy in every tile."""
+    return [Vec.filled(ACC, opaque_zero(), fx.Int32).bitcast(ACC_TYPE) for _ in range(count)]
+
+
+def opaque_zero():
+    return fx.Int32(llvm.inline_asm(T.i32, [], "v_mov_b32 $0, 0", "=v", has_side_effects=True))
 '''
 
 #: What the texts above say where both operands pass through LDS.
@@ -279,6 +291,7 @@ def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, halves: bo
     return body + fill((pipeline + _TAIL).rstrip("\n"), {**parts, "accesses": "2" if halves else "1"})
 
 
-def split(zero: str, packed: str) -> str:
-    """The loop-carried values; `zero` of an accumulator."""
-    return fill(piece(_SPLIT), {"zero": zero, "split": packed_text.state(packed) if packed else piece(_STATE)})
+def split(zero: str, packed: str, unified: bool) -> str:
+    """Parts of the loop-carried state. `unified`: accumulators and other registers share one file."""
+    parts = fill(piece(_SPLIT), {"split": packed_text.state(packed) if packed else piece(_STATE)})
+    return join(parts, fill(piece(_ZEROS), {"zero": zero}) if unified else piece(_OWN_ZEROS))

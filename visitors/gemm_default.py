@@ -27,7 +27,7 @@ from .derivation import Derivation, GridVerdict, PredictedResources
 from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
 from .gemm_ladder import ROW_BYTES, WAVES_PER_SIMD, Block, block_ladder, gemm_atoms, lds_share
-from .gemm_rules import broken_rule, live_max
+from .gemm_rules import broken_rule, registers_fit, waves_per_simd_range
 from .gemm_shape import GemmShape
 from .gemm_spread import Spread
 
@@ -58,10 +58,7 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     given = {k: v for k, v in overrides.items() if v is not None}
     block = _block(op, hw, overrides, None)
     try:
-        shape = GemmShape(op, _tiles(op, hw, block, given), hw)
-        while block.clocks and shape.live > live_max(shape):
-            block = _block(op, hw, overrides, shape.accumulators)
-            shape = GemmShape(op, _tiles(op, hw, block, given), hw)
+        shape = _shape(op, hw, block, overrides, given)
     except BadInput as error:
         refusal = Infeasible("whole atoms", 1, 0, "part", str(error), "give whole atoms of every wave")
         return Derivation(op, hw, "default", None, "atom", (), None, None, refusal)
@@ -69,6 +66,21 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     if broken is not None:
         return Derivation(op, hw, "default", None, _binding_of(broken.resource), (), None, None, broken)
     return _result(op, hw, shape.tiles, shape)
+
+
+def _shape(
+    op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, Any], given: dict[str, Any]
+) -> GemmShape:
+    """The best block tile whose main loop fits the registers; the smallest one has a SIMD for itself if need be."""
+    shape = GemmShape(op, _tiles(op, hw, block, given), hw)
+    while block.clocks and not registers_fit(shape):
+        smaller = _block(op, hw, overrides, shape.accumulators)
+        if not smaller.clocks:
+            least = waves_per_simd_range(hw, shape.tiles.waves, shape.lds_bytes)[0]
+            return GemmShape(op, _tiles(op, hw, block, {"waves_per_simd": least, **given}), hw)
+        block = smaller
+        shape = GemmShape(op, _tiles(op, hw, block, given), hw)
+    return shape
 
 
 def _binding_of(resource: str) -> str:
@@ -213,9 +225,10 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
         "store": gcd(gcd(op.N, ldd), _run(op, atom, block)),
         "group_m": _group(op, hw, block),
         "xcds": hw.num_xcds if hw.num_cus % hw.num_xcds == 0 else 1,
-        "waves_per_simd": WAVES_PER_SIMD,
     }
     derived |= {k: v for k, v in overrides.items() if k not in FIXED}
+    least, most = waves_per_simd_range(hw, waves, derived["buffers"] * image)
+    derived.setdefault("waves_per_simd", max(least, min(WAVES_PER_SIMD, most)))
     return GemmTiles(block.tile_m, block.tile_n, tile_k, block.wave_m, block.wave_n, atom, **derived)
 
 
@@ -343,7 +356,8 @@ def _resources(hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> Pr
         registers, arch = min(total, budget.total), min(total, budget.arch)
         split = registers - arch
     else:
-        arch, split = min(total - acc, budget.arch), min(acc, budget.acc)
+        arch = min(total - acc, budget.arch)
+        split = min(total - arch, budget.acc)
         registers = max(arch, split)
     return PredictedResources(
         items=items,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import Infeasible
-from closedform.hw.occupancy import register_budget
+from closedform.hw.occupancy import occupancy_of, register_budget
 
+from .formula import ceil_div
+from .gemm_registers import main_loop_least
 from .gemm_shape import GemmShape
 
-__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "live_max"]
+__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "registers_fit", "waves_per_simd_range"]
 
 OFFSET_LIMIT = 2**31 - 16
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
@@ -37,6 +40,19 @@ def lds_fits(hw: HardwareDescriptor, lds_bytes: int, margin_bytes: int = 0) -> b
     return lds_bytes + margin_bytes <= hw.lds_max_per_workgroup_bytes
 
 
+def waves_per_simd_range(hw: HardwareDescriptor, waves: int, lds_bytes: int) -> tuple[int, int]:
+    """Waves per SIMD of workgroups of `waves` waves: those of one workgroup, and those that the LDS leaves room for.
+
+    The compiler ignores the wish for fewer or more.
+
+    >>> from closedform.hw.catalogue import get
+    >>> waves_per_simd_range(get("mi300x"), 4, 32768), waves_per_simd_range(get("mi300x"), 8, 65536)
+    ((1, 2), (2, 2))
+    """
+    least = ceil_div(waves, hw.simds_per_cu)
+    return least, max(least, ceil(occupancy_of(hw, waves, 1, 0, lds_bytes).waves_per_simd))
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`measure` gives (needed, limit); the rule holds while needed <= limit."""
@@ -54,12 +70,6 @@ class Rule:
         return Infeasible(self.name, needed, limit, self.unit, f"the {self.mechanism} of this gemm", self.way_out)
 
 
-def live_max(shape: GemmShape) -> int:
-    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way."""
-    budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    return budget.total + budget.total // 8 if budget.unified else budget.arch + budget.acc
-
-
 def _power_of_two(*values: int) -> tuple[int, int]:
     """0 needed where every value is a power of two, else the first one that is not."""
     return next((value for value in values if value & (value - 1)), 0), 0
@@ -71,11 +81,10 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = sum(item.registers for item in shape.items if item.name in ("D", "packed", "tile under way"))
-    fragments = shape.fragments
+    least = main_loop_least(shape)
     if budget.unified:
-        return least + fragments, budget.total
-    return max(shape.accumulators, least - shape.accumulators + fragments), budget.arch
+        return least, budget.total
+    return max(shape.accumulators, least - shape.accumulators), budget.arch
 
 
 def _offsets(shape: GemmShape) -> tuple[int, int]:
@@ -170,6 +179,20 @@ def _workgroups(shape: GemmShape) -> tuple[int, int]:
 RULES: tuple[Rule, ...] = (
     Rule("LDS", "LDS", "B", "use smaller tiles or fewer buffers", _lds),
     Rule("registers", "tile", "registers", "use smaller wave tiles or fewer waves per SIMD", _registers),
+    Rule(
+        "waves per SIMD",
+        "LDS",
+        "waves",
+        "use smaller tiles, fewer buffers or fewer waves per SIMD",
+        lambda s: (s.tiles.waves_per_simd, waves_per_simd_range(s.hw, s.tiles.waves, s.lds_bytes)[1]),
+    ),
+    Rule(
+        "waves of a workgroup",
+        "tile",
+        "waves per SIMD",
+        "use a smaller wave grid or more waves per SIMD",
+        lambda s: (waves_per_simd_range(s.hw, s.tiles.waves, s.lds_bytes)[0], s.tiles.waves_per_simd),
+    ),
     Rule(
         "work-items",
         "tile",
@@ -276,16 +299,15 @@ RULES: tuple[Rule, ...] = (
         "fewer parts: each takes at least one tile of k",
         lambda s: (s.tiles.split_k, max(1, -(-s.op.K // s.tiles.tile_k))),
     ),
-    Rule(
-        "persistent registers",
-        "split",
-        "registers",
-        "use smaller wave tiles, or split_k in place of stream_k",
-        lambda s: (s.live if s.tiles.stream_k else 0, live_max(s)),
-    ),
     Rule("workgroups", "split", "workgroups", "split less: workgroups are counted in 31 bits", _workgroups),
     Rule("batch", "mapping", "workgroups", "the grid's z holds 65535", lambda s: (s.op.batch, 65535)),
 )
+
+
+def registers_fit(shape: GemmShape) -> bool:
+    """Whether the main loop fits the registers of the aimed-at occupancy."""
+    needed, limit = _registers(shape)
+    return needed <= limit
 
 
 def broken_rule(shape: GemmShape) -> Infeasible | None:

@@ -12,17 +12,9 @@ from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
 from closedform.operators.gemm_pack import PackedLayout, packed_layout
 
 from .derivation import RegisterItem
+from .gemm_registers import live_sets, main_loop
 
 __all__ = ["GemmShape", "OperandShape"]
-
-#: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
-#: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
-#: elements are long, so that half of a step's reads more is under way. Where AccVGPRs are a file of their own, LLVM
-#: moves an atom's accumulators between loops through others, for which there is no room beside packed chunks.
-OVERHEAD = 9
-OVERHEAD_WIDE = 3
-OVERHEAD_BYTES = 12
-OVERHEAD_NARROW = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,39 +172,20 @@ class GemmShape:
         """Chunks that a lane holds of the packed operands of a tile."""
         return sum(operand.units_a_thread for operand in self.operands if operand.kind == "Packed")
 
+    @property
+    def staged(self) -> int:
+        """Registers of the tile that is under way."""
+        return 0 if self.tiles.direct else sum(operand.staged for operand in self.operands)
+
+    @cached_property
+    def main_loop(self) -> list[RegisterItem]:
+        """The live set of the main loop in the emitted order."""
+        return main_loop(self, pinned=True)
+
     @cached_property
     def items(self) -> tuple[RegisterItem, ...]:
-        """The live set of the main loop, with reasons."""
-        a, b = self.operands
-        direct = self.tiles.direct
-        ahead = 1 if self.layout.steps == 1 else 2
-        offsets = a.offsets + b.offsets
-        if direct:
-            offsets = sum(1 if operand.kind == "Packed" else operand.units_a_thread for operand in (a, b))
-        items = (
-            RegisterItem("D", self.accumulators, "acc", "accumulators of the wave's part of the tile"),
-            RegisterItem("fragments", ahead * self.fragments, "arch", "LDS reads of this step and of the next"),
-            RegisterItem("packed", 4 * self.chunks_packed, "arch", "pre-shuffled tile, replaced in place by the next"),
-            RegisterItem("tile under way", 0 if direct else a.staged + b.staged, "arch", "next tile, loaded early"),
-            RegisterItem("offsets", offsets, "arch", "byte offset of every global access, place of every LDS write"),
-            RegisterItem(
-                "places",
-                self.places * (2 if direct else 1),
-                "arch",
-                "LDS places of a lane's chunks, one for each XOR of them; one an operand where rows are padded",
-            ),
-        )
-        items += (RegisterItem("segment", self.segment, "arch", "what a persistent workgroup keeps from tile to tile"),)
-        named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)
-        transposed = self.elem_bytes == 1 and "AlongRows" in self.kinds
-        more = OVERHEAD + OVERHEAD_BYTES * transposed
-        if self.elem_bytes >= 4:
-            more = OVERHEAD_WIDE + self.fragments // 2
-        if self.fragments and self.op.packed and not self.hw.vgpr_unified:
-            more += self.atom.registers_c
-        more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
-        rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
-        return tuple(item for item in (*items, rest) if item.registers)
+        """The live set where a wave holds most, with reasons."""
+        return max(live_sets(self), key=lambda items: sum(item.registers for item in items))
 
     @property
     def segment(self) -> int:
@@ -241,8 +214,3 @@ class GemmShape:
             swizzle, groups = layout.swizzle, layout.groups
             count += len({swizzle.chunk(row, read * groups) for row in rows for read in range(reads)})
         return count
-
-    @property
-    def live(self) -> int:
-        """Registers of all items."""
-        return sum(item.registers for item in self.items)

@@ -1,0 +1,203 @@
+"""Registers of an emitted GEMM, item by item: what its register promise consists of.
+
+A wave holds most at one of three points: in the main loop, with the fragments of two steps and a tile under way; in the
+partial last tile of k, with an offset of its own for every access; or in the epilogue, where accumulators have a file
+of their own and pass through the other one. The promise is the largest of the live sets. The prologue loads no more
+than the last tile and has no sums yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .derivation import RegisterItem
+
+if TYPE_CHECKING:
+    from .gemm_shape import GemmShape, OperandShape
+
+__all__ = ["live_sets", "main_loop", "main_loop_least"]
+
+#: Thread ids, coordinates for the epilogue, loop control: what binaries hold at the top of the main loop beyond the
+#: named items (flydsl 0.5.0, all targets, types and layouts).
+CONTROL = 4
+#: ArchVGPRs through which accumulators of a file of their own pass.
+PASSING = 4
+#: Registers that the allocator leaves free between runs of 2 to 16, for it packs no closer than the occupancy asks; a
+#: short loop, which LLVM unrolls, has copies of its own.
+GAPS = 3
+GAPS_PERCENT = 22
+#: Words of transposed chunks that wait for their last line, in the main loop.
+TRANSPOSING = 4
+#: Of the partial last tile, percent of one register an access: an operand along k keeps the offset and the place in k
+#: that is compared with K; of an operand along its rows the last offsets are made while the first loads are under way.
+PERCENT_ALONG_K = 175
+PERCENT_ALONG_ROWS = 75
+
+
+def live_sets(shape: GemmShape) -> tuple[tuple[RegisterItem, ...], ...]:
+    """Items of the main loop, of the partial last tile and of the epilogue, in 32-bit registers a lane."""
+    loop = shape.main_loop if shape.tiles.pinned else main_loop(shape, False)
+    sets = [_with_gaps(shape, loop), _with_gaps(shape, *_last_tile(shape))]
+    if not shape.hw.vgpr_unified:
+        sets.append(_with_gaps(shape, _epilogue(shape)))
+    return tuple(sets)
+
+
+def main_loop_least(shape: GemmShape) -> int:
+    """Registers without which the main loop spills: what is live in the emitted order, without gaps."""
+    return sum(item.registers for item in shape.main_loop) + CONTROL
+
+
+def _reads_ahead(shape: GemmShape, pinned: bool) -> int:
+    """Registers of the next step's LDS reads beside the fragments that this step's MFMAs still take.
+
+    Reads are spread over the MFMAs of a step, with two buffers before its loads and writes; the last step reads under
+    its second half. Without a pinned order the scheduler may read a whole tile ahead.
+    """
+    layout, tiles = shape.layout, shape.tiles
+    fragments = shape.fragments
+    if shape.op.packed:
+        return fragments * (layout.steps > 1)
+    if not pinned:
+        return fragments * max(1, layout.steps - 1)
+    rows, columns, parts = shape.atoms_m, shape.atoms_n, layout.mfmas
+    reads, words, per_part = layout.reads * (rows + columns), 4 * layout.reads, rows * columns
+    mfmas = parts * per_part
+
+    def needed(after: int) -> int:
+        """Registers that MFMAs from number `after` on take."""
+        if after == mfmas:
+            return 0
+        part, inside = divmod(after, per_part)
+        row, column = divmod(inside, columns)
+        left = rows - row + (columns if row < rows - 1 else columns - column)
+        return ((parts - 1 - part) * (rows + columns) + left) * words // parts
+
+    def most(first: int, others: int) -> int:
+        """The most while MFMAs from number `first` on issue, reads and then `others` spread between them."""
+        count = mfmas - first
+        return max(4 * min(reads, -(-(reads + others) * n // count)) + needed(first + n) for n in range(1, count + 1))
+
+    others = 0
+    if tiles.buffers == 2 and not tiles.direct and layout.steps > 1:
+        others = sum(o.registers_loads + _writes(o) for o in shape.operands) // (layout.steps - 1)
+    peak = most(mfmas // 2, 0)
+    if layout.steps > 1:
+        peak = max(peak, most(0, others))
+    return peak - fragments
+
+
+def _writes(operand: OperandShape) -> int:
+    """LDS writes of a tile by one thread."""
+    if operand.kind == "Packed":
+        return 0
+    return operand.units_a_thread * (1 if operand.kind == "AlongK" else operand.read)
+
+
+def _shared_places(shape: GemmShape) -> int:
+    """LDS places of writes that A and B have in common, but for a constant: columns in their natural order."""
+    bits = shape.layout.column_bits
+    if shape.kinds != ("AlongK",) or bits != tuple(range(len(bits))):
+        return 0
+    return min(operand.units_a_thread for operand in shape.operands)
+
+
+def main_loop(shape: GemmShape, pinned: bool) -> list[RegisterItem]:
+    """Items of the main loop with a `pinned` order of its operations, or with one that the compiler chooses."""
+    a, b = shape.operands
+    direct = shape.tiles.direct
+    units = sum(1 if operand.kind == "Packed" else operand.units_a_thread for operand in (a, b))
+    moved = shape.atom.registers_c * (shape.fragments > 0 and bool(shape.op.packed) and not shape.hw.vgpr_unified)
+    staged = shape.staged * (1 if pinned else 2)
+    transposed = shape.elem_bytes < 4 and "AlongRows" in shape.kinds
+    return [
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        RegisterItem("fragments", shape.fragments, "arch", "LDS reads that the MFMAs of this step take"),
+        RegisterItem("reads ahead", _reads_ahead(shape, pinned), "arch", "next step, read under these MFMAs"),
+        RegisterItem("packed", 4 * shape.chunks_packed, "arch", "pre-shuffled tile, replaced in place by the next"),
+        RegisterItem("moved", moved, "arch", "accumulators of an atom that pass between loops, beside packed chunks"),
+        RegisterItem("tile under way", staged, "arch", "next tile, loaded early"),
+        RegisterItem("transposing", TRANSPOSING * transposed, "arch", "chunks that wait for their last line"),
+        RegisterItem(
+            "offsets",
+            units if direct else a.offsets + b.offsets - _shared_places(shape),
+            "arch",
+            "byte offset of every global access, place of every LDS write",
+        ),
+        RegisterItem(
+            "last tile",
+            units + _writes(a) + _writes(b) if direct else 0,
+            "arch",
+            "offsets and places of the partial tile, which passes through registers, made before the loop",
+        ),
+        RegisterItem(
+            "places",
+            shape.places + shape.places // 2 * direct,
+            "arch",
+            "LDS places of a lane's chunks, one for each XOR of them; of a second buffer, half of them",
+        ),
+        RegisterItem("segment", shape.segment, "arch", "what a persistent workgroup keeps from tile to tile"),
+    ]
+
+
+def _last_tile(shape: GemmShape) -> tuple[list[RegisterItem], int]:
+    """Items of the partial last tile, and how many of their registers stand alone."""
+    tiles = shape.tiles
+    staged = alone = offsets = transposing = 0
+    for operand, tail in zip(shape.operands, (tiles.tail_a, tiles.tail_b), strict=True):
+        if operand.kind == "Packed":
+            offsets += operand.offsets
+        elif operand.kind == "AlongK":
+            accesses = operand.units_a_thread * (operand.vec // tail)
+            narrow = tail * operand.elem_bytes < 4
+            staged += accesses if narrow else 4 * operand.units_a_thread
+            alone += accesses if narrow else 0
+            offsets += accesses if tail == operand.vec else accesses * PERCENT_ALONG_K // 100
+        else:
+            staged += operand.staged
+            alone += operand.staged if operand.read * operand.elem_bytes <= 4 else 0
+            offsets += operand.registers_loads * PERCENT_ALONG_ROWS // 100
+            if operand.elem_bytes < 4:
+                transposing = max(transposing, operand.read * 4 // operand.elem_bytes)
+        offsets += _writes(operand)
+    layout = shape.layout
+    # Reads of a second step are made early; of operands of two reads, whose MFMAs are long, only those of the next one.
+    ahead = shape.fragments * (layout.steps > 1) if layout.reads == 1 else 4 * layout.reads
+    fragments = shape.fragments + ahead
+    if fragments > staged + transposing:
+        alone = 0
+        held = [RegisterItem("fragments", fragments, "arch", "LDS reads of the last tile, of its next step too")]
+    else:
+        held = [
+            RegisterItem("last tile under way", staged, "arch", "partial last tile of k, in narrower accesses"),
+            RegisterItem("transposing", transposing, "arch", "chunks that wait for their last line"),
+        ]
+    return [
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        *held,
+        RegisterItem("packed", 4 * shape.chunks_packed, "arch", "pre-shuffled chunks of the last tile"),
+        RegisterItem("segment", shape.segment, "arch", "what a persistent workgroup keeps from tile to tile"),
+        RegisterItem("offsets", offsets, "arch", "byte offset of every access of the last tile, LDS places"),
+        RegisterItem("places", shape.places, "arch", "LDS places of a lane's chunks, one for each XOR of them"),
+    ], alone + offsets
+
+
+def _epilogue(shape: GemmShape) -> list[RegisterItem]:
+    return [
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        RegisterItem("values", shape.accumulators, "arch", "the same on their way to memory, all at once"),
+    ]
+
+
+def _with_gaps(shape: GemmShape, items: list[RegisterItem], alone: int = 0) -> tuple[RegisterItem, ...]:
+    """The items that there are, with control and gaps; registers that stand `alone` fill as many gaps as they leave.
+
+    Accumulators of a file of their own leave none.
+    """
+    items = [*items, RegisterItem("control", CONTROL, "arch", "thread ids, coordinates, loop control")]
+    if not shape.hw.vgpr_unified:
+        items.append(RegisterItem("passing", PASSING, "arch", "what memory gives to AccVGPRs and takes from them"))
+    shared = sum(item.registers for item in items if shape.hw.vgpr_unified or item.file != "acc")
+    gaps = GAPS + (shared - alone // 2) * GAPS_PERCENT // 100
+    items.append(RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"))
+    return tuple(item for item in items if item.registers)
