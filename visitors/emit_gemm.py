@@ -225,6 +225,8 @@ def row_column(row):
             formula = f"{formula} scale" if op.activation != "none" else f"({formula}) scale"
         stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
         how = "straight to LDS" if tiles.direct else "through registers"
+        ways = [f"rows padded by {tiles.pad}"] if tiles.pad else []
+        ways += [f"{tiles.stagger} starts along k"] if tiles.stagger > 1 else []
         return docstring(
             f"Matrix product D = {formula} for {hw.gfx}.",
             [
@@ -235,7 +237,7 @@ def row_column(row):
                     "tiles",
                     f"{tiles.tile_m} x {tiles.tile_n} x {tiles.tile_k}, waves {tiles.wave_m} x {tiles.wave_n}",
                 ),
-                ("loads", f"{how}, {tiles.buffers} buffer(s) in LDS"),
+                ("loads", ", ".join((how, f"{tiles.buffers} buffer(s) in LDS", *ways))),
                 (
                     "registers",
                     f"at most {self.resources.registers} of {self.resources.register_budget} a lane{unified}, "
