@@ -258,7 +258,9 @@ def row_column(row):
             formula = f"{formula} scale" if op.activation != "none" else f"({formula}) scale"
         stored = f"A [{'M, K' if op.layout[0] == 'N' else 'K, M'}], B [{'K, N' if op.layout[1] == 'N' else 'N, K'}]"
         how = "straight to LDS" if tiles.direct else "through registers"
-        loads = f"{how}, {tiles.buffers} buffer(s) in LDS"
+        ways = [f"rows padded by {tiles.pad}"] if tiles.pad else []
+        ways += [f"{tiles.stagger} starts along k"] if tiles.stagger > 1 else []
+        loads = ", ".join((how, f"{tiles.buffers} buffer(s) in LDS", *ways))
         if op.packed:
             loads = "" if self._packed == "AB" else f", {'A' if self._packed == 'B' else 'B'} {loads}"
             loads = f"pre-shuffled {' and '.join(op.packed)} straight to registers{loads}"

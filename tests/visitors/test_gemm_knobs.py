@@ -96,6 +96,11 @@ def check_lds(hw: str, dtype: str, layout: str, fixed: Knobs) -> None:
     exact(hw, op, fixed, op_of(72, 144, 208, dtype, layout))
 
 
+#: Pads in chunks, LDS reads and writes of a chunk, atoms: every pair of settings.
+PAIRWISE = [
+    *((0, 2, 1, "16x16"), (0, 1, 2, "32x32"), (1, 1, 1, "16x16")),
+    *((1, 2, 2, "32x32"), (2, 2, 1, "32x32"), (2, 1, 2, "16x16"), (1, 2, 2, "16x16")),
+]
 SLOW_ATOMS = [("mi300x", "32x32"), ("mi355x", "16x16"), ("mi355x", "32x32")]
 WIDTHS = {"lds_read": ("ds_read", "b128"), "lds_write": ("ds_write", "b128")}
 
@@ -113,13 +118,9 @@ def test_lds_knobs(hw: str, dtype: str, layout: str, fixed: Knobs) -> None:
 @pytest.mark.parametrize("hw", TARGETS)
 def test_lds_knobs_at_length(hw: str, dtype: str, layout: str) -> None:
     vec = 4 if dtype == "f32" else 8
-    for pad, read, write, atom in product((0, vec, 2 * vec), (vec, vec // 2), (vec, vec // 2), ("16x16", "32x32")):
-        check_lds(
-            hw,
-            dtype,
-            layout,
-            (*SMALL, ("pad", pad), ("lds_read", read), ("lds_write", write), ("atom", atom)),
-        )
+    for pad, read, write, atom in PAIRWISE:
+        knobs = (("pad", pad * vec), ("lds_read", vec // read), ("lds_write", vec // write), ("atom", atom))
+        check_lds(hw, dtype, layout, (*SMALL, *knobs))
 
 
 @compiles
