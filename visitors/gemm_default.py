@@ -68,9 +68,14 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
 
 
 def _live_max(hw: HardwareDescriptor, shape: GemmShape) -> int:
-    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way."""
+    """Registers of a live set that fits the budget: before it spills, the compiler keeps fewer reads under way.
+
+    Beside packed chunks, which must stay, these are the LDS reads of one step.
+    """
     budget = register_budget(hw, shape.tiles.waves_per_simd)
-    return budget.total + budget.total // 8 if budget.unified else budget.arch + budget.acc
+    if not budget.unified:
+        return budget.arch + budget.acc
+    return budget.total + (shape.fragments if shape.op.packed else budget.total // 8)
 
 
 def _binding_of(resource: str) -> str:

@@ -18,7 +18,8 @@ __all__ = ["GemmShape", "OperandShape"]
 #: What binaries of all targets, types and layouts hold beyond the named items (flydsl 0.5.0), besides a tenth of them:
 #: addresses and loop control, and more where bytes are transposed or words put together from parts. MFMAs of wide
 #: elements are long, so that half of a step's reads more is under way. Where AccVGPRs are a file of their own, LLVM
-#: moves an atom's accumulators between loops through others, for which there is no room beside packed chunks.
+#: moves an atom's accumulators between loops through others, for which there is no room beside packed chunks. Without
+#: anything in LDS there is nothing but the scalar loop control beside the named items, and the tenth is not added.
 OVERHEAD = 9
 OVERHEAD_WIDE = 3
 OVERHEAD_BYTES = 12
@@ -186,16 +187,20 @@ class GemmShape:
                 "LDS places of a lane's chunks, one for each XOR of them",
             ),
         )
-        named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)
-        transposed = self.elem_bytes == 1 and "AlongRows" in self.kinds
-        more = OVERHEAD + OVERHEAD_BYTES * transposed
-        if self.elem_bytes >= 4:
-            more = OVERHEAD_WIDE + self.fragments // 2
-        if self.fragments and self.op.packed and not self.hw.vgpr_unified:
-            more += self.atom.registers_c
-        more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
-        rest = RegisterItem("overhead", more + named // 10, "arch", "reads under way, addresses, loop control")
+        rest = RegisterItem("overhead", self._overhead(items), "arch", "reads under way, addresses, loop control")
         return tuple(item for item in (*items, rest) if item.registers)
+
+    def _overhead(self, items: tuple[RegisterItem, ...]) -> int:
+        named = sum(item.registers for item in items) - (0 if self.hw.vgpr_unified else self.accumulators)
+        if not self.through_lds:
+            return OVERHEAD + (0 if self.hw.vgpr_unified else named // 10)
+        moved = self.atom.registers_c if self.op.packed and not self.hw.vgpr_unified else 0
+        transposed = self.elem_bytes == 1 and "AlongRows" in self.kinds
+        more = OVERHEAD + max(OVERHEAD_BYTES * transposed, moved)
+        if self.elem_bytes >= 4:
+            more = OVERHEAD_WIDE + self.fragments // 2 + moved
+        more += OVERHEAD_NARROW * (self.narrow and "AlongK" in self.kinds)
+        return more + named // 10
 
     @cached_property
     def places(self) -> int:
