@@ -22,7 +22,7 @@ from closedform.visitors.feasibility import derive
 
 SHAPE = (4096, 4096, 4096)
 SLOT_CLOCKS = 4
-#: (GPU, type, layout): least share.
+#: (GPU, type, layout and pre-shuffled operands): least share.
 OURS = {
     **{("mi300x", t, "NT"): 0.95 for t in ("bf16", "f16", "fp8")},
     **{("mi300x", t, layout): 0.90 for t in ("bf16", "f16") for layout in ("NN", "TN", "TT")},
@@ -31,6 +31,11 @@ OURS = {
     ("mi355x", "fp8", "NT"): 0.83,
     **{(gpu, "f32", layout): 0.97 for gpu in ("mi210", "mi300x") for layout in ("NT", "NN", "TN", "TT")},
     **{("mi100", "f32", layout): 0.90 for layout in ("NT", "NN", "TN", "TT")},
+    **{("mi300x", t, f"NT {packed}"): 0.95 for t in ("bf16", "f16", "fp8") for packed in ("B", "A", "AB")},
+    **{("mi355x", t, f"NT {packed}"): 0.90 for t in ("bf16", "f16", "fp8") for packed in ("B", "A", "AB")},
+    **{(gpu, "f32", "NT B"): 0.97 for gpu in ("mi210", "mi300x", "mi355x")},
+    ("mi100", "f32", "NT B"): 0.83,
+    ("mi100", "f32", "NT AB"): 0.97,
 }
 PRESHUFFLE = """
 import sys
@@ -159,11 +164,13 @@ def main() -> int:
     options = parser.parse_args()
     print(f"{'kernel':44} {'VGPR':>4} {'spills':>6} {'LDS':>6} {'MFMA':>5} {'share':>6} {'limit':>5}")
     held = True
-    for (gpu, kind, layout), limit in OURS.items():
-        hw = catalogue.get(gpu)
-        derivation = derive(Gemm(*SHAPE, dtype=hw.resolve_dtype(kind).name, layout=layout), hw)
+    for (gpu, kind, how), limit in OURS.items():
+        hw, (layout, *packed) = catalogue.get(gpu), how.split()
+        op = Gemm(*SHAPE, dtype=hw.resolve_dtype(kind).name, layout=layout, preshuffled="".join(packed) or "none")
+        derivation = derive(op, hw)
         t = derivation.require()[0]
-        name = f"{hw.gfx} {kind} {layout} {t.tile_m}x{t.tile_n}x{t.tile_k} {t.waves} waves"
+        packed = [f"{packed[0]} packed"] if packed else []
+        name = " ".join([hw.gfx, kind, layout, *packed, f"{t.tile_m}x{t.tile_n}x{t.tile_k} {t.waves} waves"])
         held &= row(name, compile_source(emit_source(derivation), hw.gfx), options.mca, limit)
     for name, gfx, text in theirs(options.flydsl) if options.flydsl else ():
         try:
