@@ -47,7 +47,7 @@ def check_derivation(derivation: Derivation, level: str, *, seed: int = 0) -> Ch
 
     op = derivation.op
     generator = np.random.default_rng(seed)
-    inputs = {name: generator.standard_normal(shape) for name, shape in input_shapes(op).items()}
+    inputs: dict[str, Any] = {name: generator.standard_normal(shape) for name, shape in input_shapes(op).items()}
     out = ComputeVisitor(level).run(op.tree(derivation.tiles), **inputs)
     accuracy = compare(op, out, reference(op, **inputs))
     return CheckResult(

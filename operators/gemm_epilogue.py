@@ -44,4 +44,5 @@ def epilogue(op: Gemm, sums: Array, inputs: Mapping[str, Array], alpha: float, b
     if op.bias != "none":
         bias = inputs["bias"].astype(sums.dtype)
         out = out + (bias[:, :, None] if op.bias == "row" else bias[:, None, :])
-    return activated(op.activation, out) * kind(scale)
+    done: Array = activated(op.activation, out) * kind(scale)
+    return done

@@ -12,7 +12,7 @@ from .node import check_extent
 __all__ = ["MECHANISMS", "Knob", "KnobRow", "knobs_of"]
 
 #: What a knob or a rule steers, in the order in which help and documents list them.
-MECHANISMS = ("tile", "split", "mapping", "global reads", "LDS", "stores", "schedule")
+MECHANISMS = ("tile", "split", "mapping", "global reads", "LDS", "stores", "schedule", "types")
 
 
 @dataclass(frozen=True, slots=True)

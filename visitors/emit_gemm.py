@@ -152,7 +152,7 @@ class GemmEmit(Visitor):
         if "AlongRows" in kinds:
             operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"], *ways))
         if "Packed" in kinds:
-            operands.append(packed_text.packed(op.packed))
+            operands.append(packed_text.packed(self._packed))
         through_lds = self._packed != "AB"
         return join(
             operand_text.resources(
