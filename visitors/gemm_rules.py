@@ -141,9 +141,8 @@ def _packed_reads(shape: GemmShape) -> tuple[int, int]:
 
 
 def _pad(shape: GemmShape) -> tuple[int, int]:
-    """Elements of a pad that are not whole chunks; a negative pad."""
-    pad = shape.tiles.pad
-    return (pad % (16 // shape.elem_bytes) if pad >= 0 else -pad), 0
+    """Elements of a pad that are not whole chunks."""
+    return shape.tiles.pad % (16 // shape.elem_bytes), 0
 
 
 def _lds_widths(shape: GemmShape) -> tuple[int, int]:
@@ -255,13 +254,6 @@ RULES: tuple[Rule, ...] = (
         "elements",
         "a narrower store divides N, ldd and the columns of a lane",
         lambda s: (s.op.N % s.tiles.store + s.op.leading[2] % s.tiles.store + s.layout.run % s.tiles.store, 0),
-    ),
-    Rule(
-        "stagger",
-        "global reads",
-        "starts",
-        "stagger counts starts along k: 0 or 1 for one, else more",
-        lambda s: (-s.tiles.stagger, 0),
     ),
     Rule(
         "output type",

@@ -33,7 +33,7 @@ def offered(hw: str) -> list[str]:
 
 @cache
 def kernel(hw: str, op: Gemm, fixed: tuple[tuple[str, Any], ...] = ()) -> tuple[Derivation, Compiled]:
-    derivation = derived(hw, op, **dict(fixed))
+    derivation = derived(hw, op, **{"split_k": 1, "stream_k": 0, **dict(fixed)})
     assert derivation.infeasible is None, derivation.infeasible
     return derivation, compile_source(emit_source(derivation), derivation.hw.gfx)
 

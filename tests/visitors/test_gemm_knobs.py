@@ -45,12 +45,10 @@ def test_a_pad_alone_derives_tiles_that_fit(hw: str, dtype: str) -> None:
     ("rule", "knobs"),
     [
         ("pad", {"pad": 4}),
-        ("pad", {"pad": -8}),
         ("direct pad", {"pad": 8, "direct": True, "buffers": 2}),
         ("LDS", {"pad": 64, "tile_m": 256, "tile_n": 256}),
         ("LDS access width", {"lds_read": 2}),
         ("LDS access width", {"lds_write": 16}),
-        ("stagger", {"stagger": -1}),
     ],
 )
 def test_every_illegal_setting_names_its_rule(rule: str, knobs: dict[str, Any]) -> None:
