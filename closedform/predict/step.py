@@ -121,15 +121,11 @@ def staged_step(
     read = (bm * c.wave_n + bn * c.wave_m) * bk * elem_bytes / (hw.lds_read_bytes_per_clk * k["lds_share"])
     write = (bm + bn) * bk * elem_bytes / (hw.lds_write_bytes_per_clk * k["lds_share"])
     a_k, b_k = layout[0] == "N", layout[1] == "T"
-    load = (
-        bk
-        * elem_bytes
-        * sum(
-            tile
-            * (1 + (k["split_k_row"] if k_contiguous else k["split_row"]) * _pieces(tile, bk, threads, k_contiguous))
-            for tile, k_contiguous in ((bm, a_k), (bn, b_k))
-        )
-    )
+    load = np.zeros_like(bm)
+    for tile, k_contiguous in ((bm, a_k), (bn, b_k)):
+        pieces = (k["split_k_row"] if k_contiguous else k["split_row"]) * _pieces(tile, bk, threads, k_contiguous)
+        row = np.minimum((bk if k_contiguous else tile) * elem_bytes, LINE_BYTES)
+        load = load + bk * elem_bytes * tile * (1 + pieces + k["short_row"] * (LINE_BYTES / row - 1))
     # 8-bit elements that do not lie along k are turned with byte operations on their way to LDS.
     turned = (bm * (not a_k) + bn * (not b_k)) * bk / k["turn_bytes"] if elem_bytes == 1 else np.zeros_like(bm)
     registers = registers_per_thread(hw, c) + k["registers"]
@@ -138,7 +134,8 @@ def staged_step(
         tensor_clk=tensor,
         shared_clk=read + write,
         issue_clk=turned,
-        chain_clk=k["serial"] + tensor + turned,
+        # A wave has one matrix core: few waves leave the others idle unless several workgroups share the unit.
+        chain_clk=k["serial"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
         load_bytes=load,
         depth=np.full_like(bm, k["depth"]),
         per_cu=workgroups_per_cu(hw, c, lds, registers, most=4),
