@@ -56,6 +56,11 @@ def speed() -> None:
         )
 
 
+def joined(a: Constants, b: Constants) -> Constants:
+    """The constants of both, to be fitted together."""
+    return Constants(a.family, a.gpu, a.rows + b.rows, {**a.numbers, **b.numbers})
+
+
 def write(fitted: list[Constants]) -> None:
     """Replace the values of the fitted rows of constants.csv and date them."""
     with FILE.open(newline="") as stream:
@@ -88,10 +93,11 @@ def main() -> None:
         speed()
     if "hipblaslt" in args.only:
         table, rows = model_data.hipblaslt(args.data, part)
-        start = constants_for(model_amd.MI300X, "staged")
-        fitted.append(model_hipblaslt.report(table, rows, start, some, passes))
+        of_gpu, of_library = (constants_for(model_amd.MI300X, family) for family in ("staged", "recorded"))
+        found, costs = model_hipblaslt.report(table, rows, joined(of_gpu, of_library), some, passes)
+        fitted += [of_gpu.with_values({n: found[n] for n in of_gpu}), of_library.with_values({n: found[n] for n in of_library})]
     if "mi325x" in args.only:
-        transfer = next((k for k in fitted if k.gpu == "mi300x"), constants_for(model_amd.MI300X, "staged"))
+        transfer = next((k for k in fitted if (k.family, k.gpu) == ("staged", "mi300x")), constants_for(model_amd.MI300X, "staged"))
         start = constants_for(model_amd.MI325X, "staged")
         table = model_data.mi325x_gemm(args.data, part)
         fitted.append(model_amd.report_tuned(table, start, transfer, args.folds, passes))

@@ -25,6 +25,8 @@ LINE_BYTES = 128
 DIRECT_ROWS = 64
 #: A k step of one matrix instruction, in bytes of a row.
 INSTRUCTION_K_BYTES = 32
+#: Stages that a staged kernel usually has: one tile in LDS, one under way in registers.
+STAGED_BUFFERS = 2
 #: Registers a thread needs besides its accumulators before a configuration counts as legal.
 LEAST_OTHER_REGISTERS = 24
 
@@ -43,8 +45,8 @@ class Step:
 
 
 def registers_per_thread(hw: HardwareDescriptor, c: Configs) -> Array:
-    """Accumulators of a thread, tile_m * tile_n / (waves * wavefront)."""
-    found: Array = c.tile_m * c.tile_n / (c.waves * hw.wavefront_size)
+    """Accumulators of a thread, tile_m * tile_n / (waves that share the tile * wavefront)."""
+    found: Array = c.tile_m * c.tile_n / (c.wave_m * c.wave_n * hw.wavefront_size)
     return found
 
 
@@ -137,7 +139,7 @@ def staged_step(
         # A wave has one matrix core: few waves leave the others idle unless several workgroups share the unit.
         chain_clk=k["serial"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
         load_bytes=load,
-        depth=np.full_like(bm, k["depth"]),
+        depth=k["depth"] * c.stages / STAGED_BUFFERS,
         per_cu=workgroups_per_cu(hw, c, lds, registers, most=4),
     )
 
