@@ -24,6 +24,8 @@ LEVELS = ("compute", "lds", "issue", "latency", "l1_fill", "last_level_cache", "
 #: A row stride with this factor puts every row of a k step on the same memory channels.
 STRIDE_BYTES = 8192
 FULL_TILE = 65536  # elements of the largest usual tile
+#: Below this the constant stands for none.
+NO_STRIDE = 1e-3
 STRIDE_LEAST_OUTPUTS = 4e6
 
 
@@ -96,6 +98,11 @@ def gemm_time(
     r = _rounds(hw, step, tiles * split, stream_k)
     terms, cold = _step_terms(hw, k, c, step, s, r, split)
     each = _norm(terms, k["overlap"])
+    if s.layout == "NT" and k["stride"] > NO_STRIDE:
+        # What a sum up to the last such K takes, a longer one takes too.
+        met = np.floor(s.K * s.elem_bytes / STRIDE_BYTES) * STRIDE_BYTES / s.elem_bytes
+        share = np.ceil(np.ceil(met / c.tile_k) / split) / np.ceil(steps_all / split)
+        each = each * np.maximum(1, _stride_factor(k, c, s, r, split) * share)
     store = r.number * c.tile_m * c.tile_n * np.where(split > 1, 4.0, s.out_bytes) / k["store"]
     turn = 0.0 if s.layout == "NT" else k["turn_prologue"]
     begin = k["tile_prologue"] + turn + k["miss_latency"] * cold
@@ -133,7 +140,7 @@ class _Rounds:
     """Full rounds and the last one: axis 0 of `number`, `active`, `running`, `hidden` and `weight`.
 
     `number` workgroups share a compute unit, `active` compute units are busy, `running` workgroups run at once,
-    `busy` compute units work on the average.
+    `busy` compute units work on the average, and none takes more than `most` workgroups.
     """
 
     full: Array
@@ -144,6 +151,7 @@ class _Rounds:
     hidden: Array
     weight: Array
     busy: Array
+    most: Array
 
 
 def _rounds(hw: HardwareDescriptor, step: Step, grid: Array, stream_k: bool) -> _Rounds:
@@ -155,15 +163,15 @@ def _rounds(hw: HardwareDescriptor, step: Step, grid: Array, stream_k: bool) -> 
     rest = grid - full * slots
     if stream_k:
         number, active = np.ones_like(rest)[None], np.full_like(rest, cus)[None]
-        return _Rounds(full, rest, number, active, number * active, number, number, active[0])
+        return _Rounds(full, rest, number, active, number * active, number, number, active[0], full + 1)
     alone = np.maximum(np.ceil(rest / cus), 1)
     number = np.stack(np.broadcast_arrays(np.where(full > 0, step.per_cu, 1.0), alone))
     active = np.stack(np.broadcast_arrays(np.full_like(rest, cus), np.clip(rest, 1, cus)))
     running = np.minimum(number * active, np.stack((np.where(full > 0, slots, cus), np.maximum(rest, 1))))
     hidden = np.where(full > 0, step.per_cu, alone)
     weight = np.stack((full, (rest > 0).astype(full.dtype)))
-    busy = grid / (full * step.per_cu + alone * (rest > 0))
-    return _Rounds(full, rest, number, active, running, hidden, weight, busy)
+    most = full * step.per_cu + alone * (rest > 0)
+    return _Rounds(full, rest, number, active, running, hidden, weight, grid / most, most)
 
 
 def _step_terms(
@@ -175,7 +183,6 @@ def _step_terms(
     cus = float(hw.num_cus)
     bm, bn, bk = c.tile_m, c.tile_n, c.tile_k
     blocks_m, blocks_n = np.ceil(s.M / bm), np.ceil(s.N / bn)
-    load = step.load_bytes * _stride_factor(hw, k, s)
     # A memory level delivers its distinct bytes at its rate; one compute unit alone gets 1 / (1 + cus_half) of that.
     alone = k["cus_half"] / r.active
     spread = 1 + k["cus_half"] / k["cus"]
@@ -186,11 +193,11 @@ def _step_terms(
     cold = 1 / (1 + (k["warm_bytes"] / total) ** 4)
     hbm_rate = k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / (hw.clock_mhz * k["clock_share"])
     hbm = (np.minimum(distinct, requested) + alone * requested) * cold / (hbm_rate * spread)
-    own_fill = r.number * load / k["fill"]
-    fill = np.maximum(own_fill, r.running * load / (k["l2"] * cus))
     # Beyond `power_cus` busy compute units, on the average over the rounds, the clock falls to keep the power.
     throttle = np.maximum(r.busy / k["power_cus"], 1)
     compute = np.maximum(r.number * step.tensor_clk * throttle, step.chain_clk)
+    own_fill = r.number * step.load_bytes / k["fill"]
+    fill = np.maximum(own_fill, r.running * step.load_bytes / (k["l2"] * cus))
     latency = (k["latency"] + k["miss_latency"] * cold + own_fill + step.chain_clk) / step.depth
     if hw.mall_bytes:
         of_xcd = r.running / hw.num_xcds
@@ -217,13 +224,10 @@ def _norm(terms: list[Array], p: float) -> Array:
     return root
 
 
-def _stride_factor(hw: HardwareDescriptor, k: Mapping[str, float], s: GemmShapes) -> Array | float:
+def _stride_factor(k: Mapping[str, float], c: Configs, s: GemmShapes, r: _Rounds, split: Array) -> Array:
     """Cost of operands that both lie along k with rows a power of two apart: while all workgroups walk in step, their
-    loads meet on the same channels; several tiles a compute unit drift apart. 1 where it does not apply."""
+    loads meet on the same channels; compute units that take several tiles, or large ones, drift apart."""
     import numpy as np
 
-    if s.layout != "NT" or not k["stride"] > 1e-3:
-        return 1.0
-    per_cu = s.M * s.N / (FULL_TILE * hw.num_cus)
-    hit = (s.K * s.elem_bytes) % STRIDE_BYTES == 0
-    return 1 + np.where(hit, k["stride"], 0.0) * np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS) / np.maximum(1, per_cu)
+    in_step = np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS)
+    return 1 + k["stride"] * in_step / np.maximum(r.most / split * c.tile_m * c.tile_n / FULL_TILE, 1)
