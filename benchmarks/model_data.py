@@ -140,7 +140,7 @@ def hipblaslt(folder: Path, part: str = "train", arch: str = "gfx942") -> tuple[
     def of(name: str) -> list[dict[str, str]]:
         return [r for r in _rows(folder / f"hipblaslt_gfx942_gfx90a_{name}.csv") if r["arch"] == arch]
 
-    rows = of(part)
+    rows = [r for r in of(part) if r['mi'] and r['wave_layout'] and r['lsu'] and r['GSU']]
     rows = _as_measured(rows, rows if part == "train" else rows + of("train"))
     names = {"M": "N", "N": "M", "K": "K", "batch": "batch", "tile_m": "macrotile_n", "tile_n": "macrotile_m"}
     c = _numbers(rows, names | {"tile_k": "depthU", "split_k": "GSU", "gflops": "gflops"})

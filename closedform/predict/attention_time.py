@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 
-from .step import DIRECT_ROWS
+from .step import DIRECT_ROWS, workgroups_per_cu
 
 if TYPE_CHECKING:
     from .configs import Array
@@ -132,7 +132,8 @@ def attention_time(
     chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix"]
     lanes = hw.vector_f32_flops_per_clk_cu / 2
     soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
-    per_cu = _per_cu(hw, k, c, s)
+    lds = _lds_bytes(c, d, s.elem_bytes) + hw.lds_granule_bytes
+    per_cu = workgroups_per_cu(hw, c.waves, lds, _accumulators(hw, c, d) + k["registers"])
     blocks = np.ceil(s.L_q / bm)
     grid = blocks * s.heads_all
     number = np.clip(np.ceil(grid / cus), 1, per_cu)
@@ -157,17 +158,6 @@ def attention_time(
     return AttentionTiming(
         latency_us, dict(zip(ATTENTION_LEVELS, terms, strict=True)), grid, np.ceil(grid / (cus * per_cu))
     )
-
-
-def _per_cu(hw: HardwareDescriptor, k: Mapping[str, float], c: AttentionConfigs, s: AttentionShape) -> Array:
-    """Workgroups a compute unit holds, by registers and LDS; at least 1."""
-    import numpy as np
-
-    registers = _accumulators(hw, c, s.d) + k["registers"]
-    allocated = np.ceil(np.minimum(registers, hw.vgpr_per_wave_max) / hw.vgpr_granule) * hw.vgpr_granule
-    by_registers = np.floor(hw.vgpr_file / allocated) * hw.simds_per_cu / c.waves
-    by_lds = np.floor(hw.lds_bytes / (_lds_bytes(c, s.d, s.elem_bytes) + hw.lds_granule_bytes))
-    return np.clip(np.floor(np.minimum(by_registers, by_lds)), 1, hw.workgroups_per_cu_max)
 
 
 def _blocks_clk(

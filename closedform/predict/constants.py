@@ -62,6 +62,9 @@ class Constants(Mapping[str, float]):
             raise BadInput(f"unknown constants: {', '.join(sorted(unknown))}")
         return Constants(self.family, self.gpu, self.rows, {**self.numbers, **values})
 
+    def __hash__(self) -> int:
+        return hash((self.family, self.gpu, *self.numbers.values()))
+
 
 def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
     """Every set of constants of a file, by (family, gpu).

@@ -51,7 +51,7 @@ def registers_per_thread(hw: HardwareDescriptor, c: Configs) -> Array:
 
 
 def workgroups_per_cu(
-    hw: HardwareDescriptor, c: Configs, lds_bytes: Array, registers: Array, most: int | None = None
+    hw: HardwareDescriptor, waves: Array, lds_bytes: Array, registers: Array, most: int | None = None
 ) -> Array:
     """Workgroups a compute unit holds at once by LDS, registers and wave slots; at least 1."""
     import numpy as np
@@ -59,7 +59,7 @@ def workgroups_per_cu(
     granule = hw.vgpr_granule
     allocated = np.ceil(np.minimum(registers, hw.vgpr_per_wave_max) / granule) * granule
     per_simd = np.minimum(np.floor(hw.vgpr_file / allocated), hw.waves_per_simd_max)
-    by_waves = np.floor(per_simd * hw.simds_per_cu / c.waves)
+    by_waves = np.floor(per_simd * hw.simds_per_cu / waves)
     by_lds = np.floor(hw.lds_bytes / (np.ceil(lds_bytes / hw.lds_granule_bytes) * hw.lds_granule_bytes))
     return np.clip(np.minimum(by_lds, by_waves), 1, most or hw.workgroups_per_cu_max)
 
@@ -106,7 +106,7 @@ def pipelined_step(
         chain_clk=chain,
         load_bytes=load,
         depth=np.maximum(c.stages - 1, 1),
-        per_cu=workgroups_per_cu(hw, c, lds, registers),
+        per_cu=workgroups_per_cu(hw, waves, lds, registers),
     )
 
 
@@ -140,7 +140,7 @@ def staged_step(
         chain_clk=k["serial"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
         load_bytes=load,
         depth=k["depth"] * c.stages / STAGED_BUFFERS,
-        per_cu=workgroups_per_cu(hw, c, lds, registers, most=4),
+        per_cu=workgroups_per_cu(hw, c.waves, lds, registers, most=4),
     )
 
 
