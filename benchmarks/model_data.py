@@ -62,6 +62,15 @@ class Table:
         )
 
 
+@dataclass(frozen=True)
+class Residuals:
+    """Cross-validated predictions beside the measurements; `groups` numbers the shape of each row."""
+
+    predicted_us: Array
+    measured_us: Array
+    groups: Array
+
+
 def _rows(path: Path) -> list[dict[str, str]]:
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as stream:
         return list(csv.DictReader(stream))

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from model_data import Table
+from model_data import Residuals, Table
 
 from closedform.hw import catalogue
+from closedform.hw.descriptor import HardwareDescriptor
 from closedform.predict.constants import Constants
 from closedform.predict.fit import fit_constants, mean_factor
 from closedform.predict.gemm_time import GemmShapes, gemm_time
 from closedform.predict.step import staged_step
 
 HW = catalogue.get("mi300x")
+#: By the CU count of the row; parts with fewer run their matrix cores slower.
+DEVICES = {"": HW, **{str(n): HW.with_cus(n) for n in (20, 80)}}
 FILE = Path(__file__).with_name("recordings.csv")
 LARGE_FLOP = 2.5e7
 #: From here on a grid-based recording shows the GPU.
@@ -127,9 +130,11 @@ def write_costs(found: dict[tuple[str, str], float], path: Path = FILE) -> None:
 class Winners:
     """The rows sorted into groups that share types, layout and CU count."""
 
-    def __init__(self, table: Table, rows: Sequence[dict[str, str]]) -> None:
-        self.table = table
-        keys = [(*kind(r), layout, r["cu"] or "0") for r, layout in zip(rows, table.layout, strict=True)]
+    def __init__(
+        self, table: Table, rows: Sequence[dict[str, str]], devices: Mapping[str, HardwareDescriptor] = DEVICES
+    ) -> None:
+        self.table, self.devices = table, devices
+        keys = [(*kind(r), layout, r["cu"]) for r, layout in zip(rows, table.layout, strict=True)]
         self.keys = sorted(set(keys), key=str)
         self.group = np.array([self.keys.index(k) for k in keys])
         c = table.columns
@@ -146,20 +151,21 @@ class Winners:
         us = np.empty(len(self.group))
         for i, (rate, elem, out_bytes, _, layout, cus) in enumerate(self.keys):
             mask = self.group == i
-            hw = HW.with_cus(int(cus)) if cus != "0" else HW
+            hw = self.devices[cus]
             c = self.table.configs(mask)
-            share = 1.0 if cus == "0" else constants["part_rate"]
+            share = constants["part_rate"] if hw.num_cus < HW.num_cus and hw.name == HW.name else 1.0
             step = staged_step(hw, constants, c, elem, layout, hw.flops_per_clk_cu(rate) * share)
             m, n, k, b = (self.table.columns[x][mask] for x in ("M", "N", "K", "batch"))
             us[mask] = gemm_time(hw, constants, c, step, GemmShapes(m, n, k, elem, out_bytes, layout, b)).latency_us
-        return us + self.pieces * constants["tail_load"] / HW.clock_mhz + self.second * constants["second_kernel_us"]
+        tail = self.pieces * constants["tail_load"] / self.devices[self.keys[0][-1]].clock_mhz
+        return us + tail + self.second * constants["second_kernel_us"]
 
 
 def _tail_loads(table: Table, elem_bytes: Any) -> Any:
     """Loads of a thread in the loop over the last k, where K is no whole number of steps: each of as many elements as
     divide K."""
     c = table.columns
-    threads = c["wave_m"] * c["wave_n"] * c["wave_k"] * HW.wavefront_size
+    threads = c["wave_m"] * c["wave_n"] * c["wave_k"] * HW.wavefront_size  # 64 on every CDNA part
     k = c["K"].astype(int)
     width = np.minimum(k & -k, VECTOR_BYTES / elem_bytes)
     loads = (c["tile_m"] + c["tile_n"]) * c["tile_k"] / threads / width
@@ -168,8 +174,9 @@ def _tail_loads(table: Table, elem_bytes: Any) -> Any:
 
 def report(
     table: Table, rows: Sequence[dict[str, str]], start: Constants, folds: int, passes: int
-) -> tuple[Constants, Any]:
-    """Print the figures; the fitted constants, and (predicted, measured) where cross-validated and large."""
+) -> tuple[Constants, dict[tuple[str, str], float], Residuals]:
+    """Print the figures; the fitted constants, the costs of the recordings, and cross-validated predictions of the
+    rows without such a cost."""
     w, recordings = Winners(table, rows), Recordings(rows)
     large = w.flop >= LARGE_FLOP
     everything = np.ones(len(rows), bool)
@@ -189,7 +196,8 @@ def report(
     us = w.model(fitted)
     if not passes:
         line("held out", us + recordings.costs(read_costs()))
-        return fitted, None
+        clean = w.clean
+        return fitted, {}, Residuals(us[clean], table.us[clean], table.shape[clean])
     costs = recordings.fit(us, table.us, everything)
     line("all shapes", us + recordings.costs(costs))
     number = np.unique(table.shape, return_inverse=True)[1] % folds
@@ -199,4 +207,12 @@ def report(
         us = w.model(fit(~held, fitted, min(3, passes)))
         cross[held] = (us + recordings.costs(recordings.fit(us, table.us, ~held)))[held]
     line("cross-validated", cross)
-    return fitted, costs
+    for label, part in (
+        ("16-bit operands left out", np.array([k[1] for k in w.keys])[w.group] == 2),
+        ("the largest quarter left out", w.flop >= np.quantile(w.flop[w.clean], 0.75)),
+    ):
+        seen = w.model(fit(~part, fitted, passes))
+        rows_left = part & w.clean
+        print(f"  {label}: factor {mean_factor(seen[rows_left], table.us[rows_left]):.4f} on {rows_left.sum()} rows")
+    clean = w.clean
+    return fitted, costs, Residuals(cross[clean], table.us[clean], table.shape[clean])

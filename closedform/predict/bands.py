@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .configs import Array
+    from closedform.hw.descriptor import HardwareDescriptor
 
-__all__ = ["COVERAGE", "REGIMES", "band_at", "coverage_of_held_out", "fitted_bands"]
+    from .configs import Array
+    from .constants import Constants
+
+__all__ = ["COVERAGE", "REGIMES", "band_at", "band_for", "borrowed_band", "coverage_of_held_out", "fitted_bands"]
 
 #: Share of measurements that a band holds.
 COVERAGE = 0.8
@@ -24,6 +27,22 @@ def band_at(k: Mapping[str, float], latency_us: float) -> tuple[float, float]:
     """Factors on a predicted latency between which `COVERAGE` of the measurements lie."""
     regime = REGIMES[(latency_us > k["band_middle_us"]) + (latency_us > k["band_long_us"])]
     return k[f"band_{regime}_low"], k[f"band_{regime}_high"]
+
+
+def borrowed_band(latency_us: float) -> tuple[float, float]:
+    """The band of constants that were fitted on another part, as measured by lending them between parts."""
+    from .constants import shipped_constants
+
+    return band_at(shipped_constants("borrowed", "any"), latency_us)
+
+
+def band_for(k: Constants, hw: HardwareDescriptor, latency_us: float) -> tuple[float, float]:
+    """Factors on the latency; at least as wide as `borrowed_band` where the constants are those of another part."""
+    low, high = band_at(k, latency_us)
+    if k.gpu != hw.name:
+        lent_low, lent_high = borrowed_band(latency_us)
+        low, high = min(low, lent_low), max(high, lent_high)
+    return low, high
 
 
 def fitted_bands(predicted_us: Array, measured_us: Array) -> dict[str, float]:

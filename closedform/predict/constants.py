@@ -15,7 +15,16 @@ from pathlib import Path
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
-__all__ = ["COLUMNS", "FILE", "Constant", "Constants", "constants_for", "load_constants"]
+__all__ = [
+    "COLUMNS",
+    "FILE",
+    "Constant",
+    "Constants",
+    "constants_for",
+    "constants_from",
+    "load_constants",
+    "shipped_constants",
+]
 
 FILE = Path(__file__).parent / "constants.csv"
 COLUMNS = ("family", "gpu", "name", "value", "prior", "spread", "unit", "source", "fit_date")
@@ -99,6 +108,23 @@ def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
 @cache
 def _shipped() -> dict[tuple[str, str], Constants]:
     return load_constants()
+
+
+def shipped_constants(family: str, gpu: str) -> Constants:
+    """A set of `constants.csv` by its family and GPU."""
+    return _shipped()[family, gpu]
+
+
+def constants_from(path: str | Path, hw: HardwareDescriptor, family: str) -> Constants:
+    """That GPU's set in a user's file, as `closedform fit --out` writes it; BadInput where it has none."""
+    sets = load_constants(path)
+    if (family, hw.name) not in sets:
+        held = ", ".join(f"{gpu} ({kind})" for kind, gpu in sorted(sets)) or "nothing"
+        raise BadInput(f"{Path(path).name} has no {family!r} constants of {hw.name}; it holds {held}")
+    missing = set(constants_for(hw, family)) - set(sets[family, hw.name])
+    if missing:
+        raise BadInput(f"{Path(path).name}: no constant {', '.join(sorted(missing))} of {hw.name}")
+    return sets[family, hw.name]
 
 
 def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
