@@ -61,7 +61,7 @@ def _window(workgroups: Array, blocks_m: Array, blocks_n: Array, c: Configs, gro
     """Block rows and columns that concurrent workgroups cover: groups of rows where given, else a square."""
     import numpy as np
 
-    if group:
+    if group >= 1:
         rows = np.minimum(group, blocks_m)
         band = rows * blocks_n
         inside = workgroups <= band
