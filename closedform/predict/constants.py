@@ -28,9 +28,8 @@ __all__ = [
 
 FILE = Path(__file__).parent / "constants.csv"
 COLUMNS = ("family", "gpu", "name", "value", "prior", "spread", "unit", "source", "fit_date")
-#: Which calibrated part stands in for one that was never measured: the first whose target is the same, then the last.
-STAND_INS = {"gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
-DEFAULT_STAND_IN = "mi325x"
+#: Which calibrated part stands in for one that was never measured.
+STAND_INS = {"gfx908": "mi210", "gfx90a": "mi210", "gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +127,14 @@ def constants_from(path: str | Path, hw: HardwareDescriptor, family: str) -> Con
 
 
 def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
-    """The constants for that GPU: its own, or those of the calibrated part that stands in for it.
+    """The constants for that GPU: its own, those of its target, or those of the calibrated part that stands in for it.
 
     Rates are per compute unit or scale with the descriptor's own rates, so a stand-in follows the GPU's numbers.
     """
     sets = _shipped()
-    own = (family, hw.name)
-    if own in sets:
-        return sets[own]
-    stand_in = (family, STAND_INS.get(hw.gfx, DEFAULT_STAND_IN))
-    if stand_in in sets:
-        return sets[stand_in]
+    for name in (hw.name, hw.gfx, STAND_INS.get(hw.gfx)):
+        if (family, name) in sets:
+            return sets[family, name]
     known = sorted(gpu for kind, gpu in sets if kind == family)
     if not known:
         raise BadInput(f"no constants of the kernel family {family!r}")
