@@ -40,6 +40,8 @@ STAGES = (1, 2, 3, 4)
 STAGED_STAGES = (2,)
 #: Registers a thread needs besides the two accumulators before a configuration counts as legal.
 OTHER_REGISTERS = 40
+#: The same in an emitted kernel: addresses, offsets and fragments under way.
+STAGED_OTHER_REGISTERS = 80
 MATRIX_K_BYTES = 32
 
 
@@ -109,9 +111,10 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
 
     axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if hw.vgpr_acc else STAGES, indexing="ij")
     c = AttentionConfigs(*(np.ascontiguousarray(a.ravel(), float) for a in axes))
+    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if hw.vgpr_acc else OTHER_REGISTERS)
     ok = (
         (_lds_bytes(hw, c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
-        & (_registers(hw, c, d, elem_bytes) + OTHER_REGISTERS <= hw.vgpr_per_wave_max)
+        & (registers <= np.minimum(hw.vgpr_per_wave_max, hw.vgpr_file * hw.simds_per_cu / c.waves))
         & (c.waves * hw.wavefront_size <= hw.workgroup_max)
         & ((c.waves <= min(WAVES)) | (c.tile_q >= WAVE_ROWS * c.waves))
     )

@@ -35,8 +35,8 @@ SOFTMAX_OPS = 5
 def _notes(k: Constants, hw: HardwareDescriptor) -> tuple[str, ...]:
     if k.gpu == hw.name:
         return ()
-    if k.gpu == hw.gfx:
-        return (f"constants derived for {k.gpu} from its products and the emitted kernel's counts, not measured",)
+    if k.family == "attention":
+        return (f"constants of {k.gpu}; attention was not measured on {hw.name}",)
     return (f"constants of {k.gpu}, scaled by the descriptor: run `closedform fit` for this GPU",)
 
 
