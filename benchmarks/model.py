@@ -16,18 +16,25 @@ from pathlib import Path
 
 import model_amd
 import model_data
+import model_gfx90a
 import model_h200_attention
 import model_h200_gemm
 import model_hipblaslt
 import numpy as np
+from model_data import Residuals
 
 from closedform.hw import catalogue
-from closedform.predict.constants import COLUMNS, FILE, Constants, constants_for
+from closedform.predict.bands import COVERAGE, REGIMES, coverage_of_held_out, fitted_bands
+from closedform.predict.constants import COLUMNS, FILE, Constants, shipped_constants
 from closedform.predict.quantise import hit_rate, rounds, utilisation
 from closedform.predict.select import gemm_selector
 
-PARTS = ("examples", "speed", "mi325x", "hipblaslt", "h200-gemm", "h200-attention", "gfx950")
+PARTS = ("examples", "speed", "hipblaslt", "mi325x", "gfx90a", "gfx950", "h200-gemm", "h200-attention")
 REPEATS = 200
+
+
+def staged(gpu: str) -> Constants:
+    return shipped_constants("staged", gpu)
 
 
 def examples() -> None:
@@ -56,13 +63,36 @@ def speed() -> None:
         )
 
 
+def joined(a: Constants, b: Constants) -> Constants:
+    """The constants of both, to be fitted together."""
+    return Constants(a.family, a.gpu, a.rows + b.rows, {**a.numbers, **b.numbers})
+
+
+def with_bands(label: str, k: Constants, found: Residuals) -> Constants:
+    """The constants with error bands of those residuals; prints how many held-out rows such bands hold."""
+    bands = fitted_bands(found.predicted_us, found.measured_us)
+    held = coverage_of_held_out(found.predicted_us, found.measured_us, found.groups)
+    shown = ", ".join(f"{r} {bands[f'band_{r}_low']:.2f} to {bands[f'band_{r}_high']:.2f}" for r in REGIMES)
+    print(f"  band of {label}: {shown}; holds {held:.1%} of held-out rows ({COVERAGE:.0%} +- 5%)")
+    return k.with_values(bands)
+
+
+def lent_together(parts: list[Residuals]) -> Residuals:
+    """Every lending with the same weight: rows repeated up to the number of the largest."""
+    most = max(len(p.groups) for p in parts)
+    columns = ((p.predicted_us, p.measured_us, p.groups + 100000 * i) for i, p in enumerate(parts))
+    repeated = [[np.resize(column, most) for column in part] for part in columns]
+    return Residuals(*(np.concatenate(column) for column in zip(*repeated, strict=True)))
+
+
 def write(fitted: list[Constants]) -> None:
-    """Replace the values of the fitted rows of constants.csv and date them."""
+    """Replace the values of the fitted rows and of the bands of constants.csv and date them."""
     with FILE.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for k in fitted:
         for row in rows:
-            if (row["family"], row["gpu"]) == (k.family, k.gpu) and float(row["spread"]) > 0:
+            known = (row["family"], row["gpu"]) == (k.family, k.gpu)
+            if known and (float(row["spread"]) > 0 or row["name"].startswith("band_")):
                 row["value"], row["fit_date"] = f"{k[row['name']]:.4g}", datetime.date.today().isoformat()
     with FILE.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
@@ -86,27 +116,48 @@ def main() -> None:
         examples()
     if "speed" in args.only:
         speed()
+    lent: list[Residuals] = []
+    costs: dict[tuple[str, str], float] = {}
     if "hipblaslt" in args.only:
         table, rows = model_data.hipblaslt(args.data, part)
-        start = constants_for(model_amd.MI300X, "staged")
-        fitted.append(model_hipblaslt.report(table, rows, start, some, passes))
+        of_gpu, of_library = (shipped_constants(family, "mi300x") for family in ("staged", "recorded"))
+        k, costs, found = model_hipblaslt.report(table, rows, joined(of_gpu, of_library), some, passes)
+        fitted += [with_bands("mi300x", of_gpu.with_values({n: k[n] for n in of_gpu}), found)]
+        fitted += [of_library.with_values({n: k[n] for n in of_library})]
     if "mi325x" in args.only:
-        transfer = next((k for k in fitted if k.gpu == "mi300x"), constants_for(model_amd.MI300X, "staged"))
-        start = constants_for(model_amd.MI325X, "staged")
+        transfer = next((k for k in fitted if (k.family, k.gpu) == ("staged", "mi300x")), staged("mi300x"))
         table = model_data.mi325x_gemm(args.data, part)
-        fitted.append(model_amd.report_tuned(table, start, transfer, args.folds, passes))
-    if "h200-gemm" in args.only:
-        start = constants_for(model_h200_gemm.HW, "pipelined")
-        fitted.append(model_h200_gemm.report(model_data.h200_gemm(args.data, part), start, some, passes))
-    if "h200-attention" in args.only:
-        start = constants_for(model_h200_attention.HW, "attention")
-        data = model_h200_attention.Landscape(args.data, part)
-        fitted.append(model_h200_attention.report(data, start, some, passes))
+        k, found, moved = model_amd.report_tuned(table, staged("mi325x"), transfer, args.folds, passes)
+        fitted.append(with_bands("mi325x", k, found))
+        lent.append(moved)
+    mi325x = next((k for k in fitted if (k.family, k.gpu) == ("staged", "mi325x")), staged("mi325x"))
+    if "gfx90a" in args.only:
+        table, rows = model_data.hipblaslt(args.data, part, "gfx90a")
+        of_library = shipped_constants("recorded", "mi210")
+        start, other = joined(staged("mi210"), of_library), joined(mi325x, of_library)
+        k, found, moved = model_gfx90a.report(table, rows, start, other, some, passes)
+        fitted += [with_bands("mi210", staged("mi210").with_values({n: k[n] for n in staged("mi210")}), found)]
+        fitted += [of_library.with_values({n: k[n] for n in of_library})]
+        lent.append(moved)
     if "gfx950" in args.only:
-        start = constants_for(model_amd.MI350X, "staged")
-        fitted.append(model_amd.report_sweep(model_data.gfx950_sweep(args.data, part), start, some, passes))
+        table = model_data.gfx950_sweep(args.data, part)
+        k, found, moved = model_amd.report_sweep(table, staged("mi350x"), mi325x, some, passes)
+        fitted.append(with_bands("mi350x", k, found))
+        lent.append(moved)
+    if len(lent) == 3:
+        fitted.append(with_bands("constants lent between parts", shipped_constants("borrowed", "any"), lent_together(lent)))
+    if "h200-gemm" in args.only:
+        start = shipped_constants("pipelined", "h200")
+        k, found = model_h200_gemm.report(model_data.h200_gemm(args.data, part), start, some, passes)
+        fitted.append(with_bands("h200 gemm", k, found))
+    if "h200-attention" in args.only:
+        start = shipped_constants("attention", "h200")
+        k, found = model_h200_attention.report(model_h200_attention.Landscape(args.data, part), start, some, passes)
+        fitted.append(with_bands("h200 attention", k, found))
     if args.write and not args.held_out:
         write(fitted)
+        if costs:
+            model_hipblaslt.write_costs(costs)
 
 
 if __name__ == "__main__":

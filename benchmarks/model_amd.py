@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from model_data import Table
+from model_data import Residuals, Table
 
 from closedform.hw import catalogue
 from closedform.predict.constants import Constants
@@ -15,6 +15,10 @@ from closedform.predict.gemm_time import GemmShapes
 from closedform.predict.lattice import lattice, useful
 
 MI325X, MI300X, MI350X = (catalogue.get(name) for name in ("mi325x", "mi300x", "mi350x"))
+
+
+#: Kernels within this factor of the best of their shape make the error bands.
+NEAR = 1.3
 
 
 def ranks(values: Any) -> Any:
@@ -42,7 +46,11 @@ def predict_tuned(table: Table, constants: Constants | None) -> Any:
     return out
 
 
-def report_tuned(table: Table, start: Constants, transfer: Constants, folds: int, passes: int) -> Constants:
+def report_tuned(
+    table: Table, start: Constants, transfer: Constants, folds: int, passes: int
+) -> tuple[Constants, Residuals, Residuals]:
+    """Print the figures; the fitted constants, the cross-validated predictions and those of the other constants."""
+
     def fit(mask: Any, begin: Constants = start, n: int = passes) -> Constants:
         part = table.take(mask)
         return fit_constants(lambda k: predict_tuned(part, k), part.us, begin, prior_weight=2e-5, robust=0.05, passes=n)
@@ -62,7 +70,7 @@ def report_tuned(table: Table, start: Constants, transfer: Constants, folds: int
             f"mi325x, {label}: factor {mean_factor(p, table.us):.4f} (<= {most}), "
             f"Spearman {spearman(p, table.us):.4f} (>= 0.985)"
         )
-    return fitted
+    return fitted, Residuals(cross, table.us, table.shape), Residuals(moved, table.us, table.shape)
 
 
 def predict_sweep(table: Table, constants: Constants) -> Any:
@@ -75,7 +83,11 @@ def predict_sweep(table: Table, constants: Constants) -> Any:
     return out
 
 
-def report_sweep(table: Table, start: Constants, folds: int, passes: int) -> Constants:
+def report_sweep(
+    table: Table, start: Constants, lent: Constants, folds: int, passes: int
+) -> tuple[Constants, Residuals, Residuals]:
+    """Print the figures; the fitted constants, cross-validated predictions of the kernels near each shape's best and
+    those of another part's constants."""
     case = table.case
     best = np.array([table.us[case == i].min() for i in range(case.max() + 1)])[case]
     near = np.exp(-(1 - best / table.us) / 0.06) + 0.1
@@ -114,4 +126,7 @@ def report_sweep(table: Table, start: Constants, folds: int, passes: int) -> Con
             f"selected kernel {np.exp(np.log(rows_only).mean()):.4f}, rank correlation {np.mean(rho):.3f} (>= 0.6), "
             f"factor {mean_factor(p, table.us):.3f}"
         )
-    return fitted
+    close = table.us < NEAR * best
+    groups, measured = table.shape[close], table.us[close]
+    own, other = (Residuals(p[close], measured, groups) for p in (cross, predict_sweep(table, lent)))
+    return fitted, own, other

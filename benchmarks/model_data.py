@@ -49,7 +49,7 @@ class Table:
 
     def configs(self, mask: Array) -> Configs:
         c = {name: values[mask] for name, values in self.columns.items()}
-        grid = {name: c[name] for name in ("wave_m", "wave_n") if name in c}
+        grid = {name: c[name] for name in ("wave_m", "wave_n", "wave_k") if name in c}
         return configs(
             c["tile_m"],
             c["tile_n"],
@@ -60,6 +60,15 @@ class Table:
             split_k=c.get("split_k", 1),
             **grid,
         )
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Cross-validated predictions beside the measurements; `groups` numbers the shape of each row."""
+
+    predicted_us: Array
+    measured_us: Array
+    groups: Array
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -108,14 +117,47 @@ def gfx950_sweep(folder: Path, part: str = "train") -> Table:
     return Table(c, np.full(len(rows), "bf16"), layout, us)
 
 
+#: What makes two recorded winners one and the same run.
+RECORDED = (
+    *("M", "N", "K", "batch", "transA", "transB", "macrotile_m", "macrotile_n", "depthU", "mi", "wave_layout", "GSU"),
+    *("wgm", "set"),
+)
+
+
+def _as_measured(rows: list[dict[str, str]], known: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows with the types and the compute units of their run: a library file that lists single problems often
+    holds, under other types or for a smaller part, the winner and the time of another file. The run is the one with
+    operands of one type, on the whole device."""
+    runs: dict[tuple[str, ...], list[tuple[bool, str, str]]] = {}
+    for row in known:
+        if row["set"] == "Equality":
+            run = ("*" in row["dtype"], row["cu"], row["dtype"])
+            runs.setdefault(tuple(row[name] for name in RECORDED), []).append(run)
+    out = []
+    for row in rows:
+        same = runs.get(tuple(row[name] for name in RECORDED), [])
+        if len(same) > 1 and row["set"] == "Equality":
+            _, cu, dtype = min(same)
+            row = {**row, "cu": cu, "dtype": dtype}
+        out.append(row)
+    return out
+
+
 def hipblaslt(folder: Path, part: str = "train", arch: str = "gfx942") -> tuple[Table, list[dict[str, str]]]:
-    """Winning kernels, column-major in the file; the rows as read come along for their types."""
-    rows = [r for r in _rows(folder / f"hipblaslt_gfx942_gfx90a_{part}.csv") if r["arch"] == arch]
+    """Winning kernels, column-major in the file; the rows come along for their types."""
+
+    def of(name: str) -> list[dict[str, str]]:
+        return [r for r in _rows(folder / f"hipblaslt_gfx942_gfx90a_{name}.csv") if r["arch"] == arch]
+
+    rows = [r for r in of(part) if r['mi'] and r['wave_layout'] and r['lsu'] and r['GSU']]
+    rows = _as_measured(rows, rows if part == "train" else rows + of("train"))
     names = {"M": "N", "N": "M", "K": "K", "batch": "batch", "tile_m": "macrotile_n", "tile_n": "macrotile_m"}
     c = _numbers(rows, names | {"tile_k": "depthU", "split_k": "GSU", "gflops": "gflops"})
     c["mfma_m"] = np.array([float(r["mi"].split("x")[0]) for r in rows])
     c["wave_m"] = np.array([float(r["wave_layout"][4]) for r in rows])
     c["wave_n"] = np.array([float(r["wave_layout"][2]) for r in rows])
+    c["wave_k"] = np.array([float(r["lsu"]) for r in rows])
+    c["stages"] = np.array([float(r["pgr"].replace("True", "1")) for r in rows])
     us = 2 * c["M"] * c["N"] * c["K"] * c["batch"] / c.pop("gflops") / 1e3
     layout = np.array([_row_major(r["transA"], r["transB"]) for r in rows])
     return Table(c, np.array([r["dtype"] for r in rows]), layout, us), rows

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from model_amd import NEAR
+from model_data import Residuals
 
 from closedform.hw import catalogue
 from closedform.predict.attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
@@ -52,7 +54,8 @@ def efficiency(data: Landscape, predicted: Any) -> Any:
     return np.array(out)
 
 
-def report(data: Landscape, start: Constants, folds: int, passes: int) -> Constants:
+def report(data: Landscape, start: Constants, folds: int, passes: int) -> tuple[Constants, Residuals]:
+    """Print the figures; the fitted constants and cross-validated predictions of what is near each case's best."""
     best = np.array([data.us[data.case == i].min() for i in range(data.case.max() + 1)])[data.case]
     near = np.exp(-np.log(data.us / best) / 0.12) + 0.02
 
@@ -71,13 +74,12 @@ def report(data: Landscape, start: Constants, folds: int, passes: int) -> Consta
     everything = np.ones(len(data.us), bool)
     fitted = fit(everything)
     cross = cross_validated(data.case, lambda m: fit(m, fitted, min(3, passes)), data.predict, folds)
+    close = data.legal & (data.us < NEAR * best)
     for label, p in (("all cases", data.predict(fitted, everything)), ("cross-validated", cross)):
         share = efficiency(data, p)
-        close = data.legal & (data.us < 1.3 * best)
         print(
             f"h200 attention, {label}: geometric mean {np.exp(np.log(share).mean()):.4f} (>= 0.97), tenth percentile "
             f"{np.quantile(share, 0.1):.4f} (>= 0.90), worst {share.min():.3f}, factor near the best "
             f"{np.exp(np.abs(np.log(p / data.us))[close].mean()):.3f}"
         )
-        report.predicted = p  # type: ignore[attr-defined]
-    return fitted
+    return fitted, Residuals(cross[close], data.us[close], data.case[close])

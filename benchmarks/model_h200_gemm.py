@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from model_data import Table
+from model_amd import NEAR
+from model_data import Residuals, Table
 
 from closedform.hw import catalogue
 from closedform.predict.constants import Constants
@@ -61,7 +62,8 @@ def fit(table: Table, mask: Any, start: Constants, passes: int = 15) -> Constant
     )
 
 
-def report(table: Table, start: Constants, folds: int, passes: int) -> Constants:
+def report(table: Table, start: Constants, folds: int, passes: int) -> tuple[Constants, Residuals]:
+    """Print the figures; the fitted constants and cross-validated predictions of what is near each shape's best."""
     everything = np.ones(len(table.us), bool)
     fitted = fit(table, everything, start, passes)
     for label, predicted in (
@@ -81,4 +83,7 @@ def report(table: Table, start: Constants, folds: int, passes: int) -> Constants
             f"h200 gemm, {label}: geometric mean {np.exp(np.log(share).mean()):.4f} (>= 0.95), "
             f"tenth percentile {np.quantile(share, 0.1):.4f} (>= 0.88), worst {share.min():.3f}"
         )
-    return fitted
+    case = table.case
+    best = np.array([table.us[case == i].min() for i in range(case.max() + 1)])[case]
+    close = legal(table) & (table.us < NEAR * best)
+    return fitted, Residuals(predicted[close], table.us[close], table.shape[close])

@@ -133,7 +133,8 @@ def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x"
     """Latency of the operator by the calibrated model, with a band and what binds.
 
     `config` fixes tiles (gemm: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv, waves,
-    stages, and causal); what is left out is what `select` takes.
+    stages, and causal); what is left out is what `select` takes. gemm takes `constants` too, from
+    `closedform.predict.constants_from(file, gpu, family)`.
     """
     from .operators.attention import Attention
     from .predict.operators import predict_attention, predict_gemm
@@ -143,7 +144,8 @@ def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x"
 
 
 def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
-    """The fastest legal configuration by the model and the runners-up; options: count, and causal for attention."""
+    """The fastest legal configuration by the model and the runners-up; options: count, causal for attention, constants for
+    gemm."""
     from .operators.attention import Attention
     from .predict.operators import select_attention, select_gemm
 

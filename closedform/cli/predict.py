@@ -13,15 +13,32 @@ from .output import print_json
 if TYPE_CHECKING:
     from closedform.hw.descriptor import HardwareDescriptor
     from closedform.predict.answer import Prediction
+    from closedform.predict.constants import Constants
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["causal_option", "config_from", "config_options", "predict"]
+__all__ = ["causal_option", "config_from", "config_options", "constants_option", "own_constants", "predict"]
 
 plot_option = click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Write a roofline plot (needs matplotlib)."
 )
+constants_option = click.option(
+    "--constants",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Constants that `closedform fit --out` wrote.",
+)
 causal_option = click.option("--causal", is_flag=True, help="Mask keys after the query.")
+
+
+def own_constants(path: str | None, hw: HardwareDescriptor) -> Constants | None:
+    """The GPU's GEMM constants in a user's file, where one is given."""
+    if path is None:
+        return None
+    from closedform.predict.constants import constants_from
+    from closedform.predict.gemm import gemm_family
+
+    return constants_from(path, hw, gemm_family(hw))
 
 
 def config_options(*names: str) -> Callable[[F], F]:
@@ -60,9 +77,12 @@ def predict() -> None:
 @predict.command()
 @gemm_options
 @config_options(*GEMM)
+@constants_option
 @plot_option
 @common_options
-def gemm(hw: str | None, cus: int | None, as_json: bool, plot: str | None, **values: Any) -> None:
+def gemm(
+    hw: str | None, cus: int | None, as_json: bool, plot: str | None, constants: str | None, **values: Any
+) -> None:
     """Predict a matrix product with the selected configuration or a given one.
 
     \b
@@ -74,7 +94,8 @@ def gemm(hw: str | None, cus: int | None, as_json: bool, plot: str | None, **val
     gpu = hardware_from(hw, cus)
     config = config_from(values, *GEMM)
     op = gemm_from(values, gpu)
-    _report(predict_gemm(op, gpu, **config), gpu, op.dtype, as_json, plot)
+    found = predict_gemm(op, gpu, constants=own_constants(constants, gpu), **config)
+    _report(found, gpu, op.dtype, as_json, plot)
 
 
 @predict.command()

@@ -8,7 +8,7 @@ import click
 
 from .options import attention_from, attention_options, common_options, gemm_from, gemm_options, hardware_from
 from .output import print_json
-from .predict import causal_option
+from .predict import causal_option, constants_option, own_constants
 
 if TYPE_CHECKING:
     from closedform.predict.answer import Selection
@@ -34,8 +34,9 @@ def select() -> None:
 @select.command()
 @gemm_options
 @count_option
+@constants_option
 @common_options
-def gemm(hw: str | None, cus: int | None, as_json: bool, count: int, **values: Any) -> None:
+def gemm(hw: str | None, cus: int | None, as_json: bool, count: int, constants: str | None, **values: Any) -> None:
     """Select tiles, waves, stages and the split of K of a matrix product.
 
     \b
@@ -45,7 +46,8 @@ def gemm(hw: str | None, cus: int | None, as_json: bool, count: int, **values: A
     from closedform.predict.operators import select_gemm
 
     gpu = hardware_from(hw, cus)
-    _report(select_gemm(gemm_from(values, gpu), gpu, count), as_json)
+    own = own_constants(constants, gpu)
+    _report(select_gemm(gemm_from(values, gpu), gpu, count, constants=own), as_json)
 
 
 @select.command()

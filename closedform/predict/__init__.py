@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .answer import Candidate, Prediction, Selection
-    from .constants import Constants, constants_for, load_constants
+    from .constants import Constants, constants_for, constants_from, load_constants
     from .convolution import predict_conv2d
     from .fit import cross_validated, fit_constants, mean_factor
     from .operators import predict_attention, predict_gemm, predict_softmax, select_attention, select_gemm
@@ -27,6 +27,7 @@ _HOME = {
     "Prediction": "answer",
     "Selection": "answer",
     "constants_for": "constants",
+    "constants_from": "constants",
     "cross_validated": "fit",
     "fit_constants": "fit",
     "gemm_selector": "select",
@@ -50,6 +51,7 @@ __all__ = [
     "Prediction",
     "Selection",
     "constants_for",
+    "constants_from",
     "cross_validated",
     "fit_constants",
     "gemm_selector",

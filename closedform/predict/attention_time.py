@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 
-from .step import DIRECT_ROWS
+from .step import DIRECT_ROWS, workgroups_per_cu
 
 if TYPE_CHECKING:
     from .configs import Array
@@ -30,12 +30,18 @@ __all__ = [
 
 ATTENTION_LEVELS = ("matrix", "softmax", "chain", "latency", "l1_fill", "hbm")
 WAVE_ROWS = 16
+#: Bytes that a lane holds in one register.
+REGISTER_BYTES = 4
 TILE_Q = (16, 32, 64, 128, 256)
 TILE_KV = (16, 32, 64, 128)
 WAVES = (4, 8)
+#: Buffers of K and V in LDS; an AMD kernel has one, and the next tiles under way in registers.
 STAGES = (1, 2, 3, 4)
+STAGED_STAGES = (2,)
 #: Registers a thread needs besides the two accumulators before a configuration counts as legal.
 OTHER_REGISTERS = 40
+#: The same in an emitted kernel: addresses, offsets and fragments under way.
+STAGED_OTHER_REGISTERS = 80
 MATRIX_K_BYTES = 32
 
 
@@ -80,13 +86,20 @@ class AttentionTiming:
     rounds: Array | None = None
 
 
-def _accumulators(hw: HardwareDescriptor, c: AttentionConfigs, d: Any) -> Array:
-    found: Array = c.tile_q * (d + c.tile_kv) / (c.waves * hw.wavefront_size)
-    return found
+def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
+    """Registers of a thread for O and S; on an AMD GPU also for Q and for the next tiles of K and V."""
+    found: Array = c.tile_q * (d + c.tile_kv)
+    if hw.vgpr_acc:
+        found = found + (c.tile_q + 2 * c.tile_kv) * d * elem_bytes / REGISTER_BYTES
+    return found / (c.waves * hw.wavefront_size)
 
 
-def _lds_bytes(c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
-    found: Array = (c.tile_q + 2 * c.stages * c.tile_kv) * d * elem_bytes
+def _lds_bytes(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
+    """K and V in every buffer; Q too where the matrix cores read it from there."""
+    if hw.vgpr_acc:
+        found: Array = 2 * c.tile_kv * d * elem_bytes
+    else:
+        found = (c.tile_q + 2 * c.stages * c.tile_kv) * d * elem_bytes
     return found
 
 
@@ -96,11 +109,12 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
     O and S, size of a workgroup; 8 waves where each owns 16 rows."""
     import numpy as np
 
-    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGES, indexing="ij")
+    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if hw.vgpr_acc else STAGES, indexing="ij")
     c = AttentionConfigs(*(np.ascontiguousarray(a.ravel(), float) for a in axes))
+    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if hw.vgpr_acc else OTHER_REGISTERS)
     ok = (
-        (_lds_bytes(c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
-        & (_accumulators(hw, c, d) + OTHER_REGISTERS <= hw.vgpr_per_wave_max)
+        (_lds_bytes(hw, c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
+        & (registers <= np.minimum(hw.vgpr_per_wave_max, hw.vgpr_file * hw.simds_per_cu / c.waves))
         & (c.waves * hw.wavefront_size <= hw.workgroup_max)
         & ((c.waves <= min(WAVES)) | (c.tile_q >= WAVE_ROWS * c.waves))
     )
@@ -127,16 +141,20 @@ def attention_time(
     direct = rows >= DIRECT_ROWS
     share = np.where(direct, k["direct_share"], k["register_share"])
     spare = np.maximum(1, hw.simds_per_cu * WAVE_ROWS / rows)  # waves without rows of their own repeat work
-    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare**0.5)
+    blocks = np.ceil(s.L_q / bm)
+    grid = blocks * s.heads_all
+    active = np.minimum(grid, cus)
+    # Beyond `power_cus` busy compute units the clock of dense products falls to keep the power.
+    throttle = np.maximum(active / k["power_cus"], 1)
+    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare**0.5) * throttle
     # The A operand P of the second product comes from registers and must be packed; short tiles of keys stall more.
     chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix"]
     lanes = hw.vector_f32_flops_per_clk_cu / 2
     soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
-    per_cu = _per_cu(hw, k, c, s)
-    blocks = np.ceil(s.L_q / bm)
-    grid = blocks * s.heads_all
+    # One granule of every workgroup is the system's where Q lies in LDS.
+    lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if hw.vgpr_acc else hw.lds_granule_bytes)
+    per_cu = workgroups_per_cu(hw, c.waves, lds, _registers(hw, c, d, s.elem_bytes) + k["registers"])
     number = np.clip(np.ceil(grid / cus), 1, per_cu)
-    active = np.minimum(grid, cus)
     tile_bytes = 2 * bn * d * s.elem_bytes
     together = number * groups
     fill = np.maximum(number * tile_bytes / k["fill"], number * active * tile_bytes / (k["l2"] * cus))
@@ -157,17 +175,6 @@ def attention_time(
     return AttentionTiming(
         latency_us, dict(zip(ATTENTION_LEVELS, terms, strict=True)), grid, np.ceil(grid / (cus * per_cu))
     )
-
-
-def _per_cu(hw: HardwareDescriptor, k: Mapping[str, float], c: AttentionConfigs, s: AttentionShape) -> Array:
-    """Workgroups a compute unit holds, by registers and LDS; at least 1."""
-    import numpy as np
-
-    registers = _accumulators(hw, c, s.d) + k["registers"]
-    allocated = np.ceil(np.minimum(registers, hw.vgpr_per_wave_max) / hw.vgpr_granule) * hw.vgpr_granule
-    by_registers = np.floor(hw.vgpr_file / allocated) * hw.simds_per_cu / c.waves
-    by_lds = np.floor(hw.lds_bytes / (_lds_bytes(c, s.d, s.elem_bytes) + hw.lds_granule_bytes))
-    return np.clip(np.floor(np.minimum(by_registers, by_lds)), 1, hw.workgroups_per_cu_max)
 
 
 def _blocks_clk(

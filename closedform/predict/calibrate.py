@@ -13,6 +13,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 from closedform.writing import write_together
 
+from .bands import coverage_of_held_out, fitted_bands
 from .configs import configs
 from .constants import COLUMNS, Constants, constants_for
 from .fit import cross_validated, fit_constants, mean_factor
@@ -47,7 +48,10 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted constants and their errors: exp(mean |ln(predicted / measured)|) before, after and cross-validated."""
+    """Fitted constants and their errors: exp(mean |ln(predicted / measured)|) before, after and cross-validated.
+
+    `coverage`: share of the rows inside the error bands of the other shapes' rows.
+    """
 
     hw: str
     rows: int
@@ -55,6 +59,7 @@ class Calibration:
     before: float
     after: float
     cross_validated: float
+    coverage: float
     constants: Constants
 
     def to_json(self) -> dict[str, Any]:
@@ -65,6 +70,7 @@ class Calibration:
             "factor_before": round(self.before, 4),
             "factor_after": round(self.after, 4),
             "factor_cross_validated": round(self.cross_validated, 4),
+            "band_coverage": round(self.coverage, 4),
             "constants": {name: float(f"{value:.6g}") for name, value in self.constants.items()},
         }
 
@@ -72,7 +78,8 @@ class Calibration:
         return (
             f"{self.hw}: {self.rows} rows, {self.shapes} shapes\n"
             f"error factor before {self.before:.3f}, after {self.after:.3f}, "
-            f"cross-validated by shape {self.cross_validated:.3f}"
+            f"cross-validated by shape {self.cross_validated:.3f}\n"
+            f"the error bands hold {self.coverage:.0%} of the rows of shapes that they have not seen"
         )
 
 
@@ -167,7 +174,8 @@ def calibrate(hw: HardwareDescriptor, data: Measurements, folds: int = 5) -> Cal
         mean_factor(_predict(hw, data, start, every), data.us),
         mean_factor(_predict(hw, data, fitted, every), data.us),
         mean_factor(cross, data.us),
-        fitted,
+        coverage_of_held_out(cross, data.us, shape, folds),
+        fitted.with_values(fitted_bands(cross, data.us)),
     )
 
 

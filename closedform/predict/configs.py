@@ -17,7 +17,7 @@ __all__ = ["Configs", "configs"]
 class Configs:
     """Workgroup tiles, the wave grid, pipeline stages, the rows of the matrix instruction and the split of K.
 
-    Every field is a float64 array of the same shape.
+    `wave_k` waves share a k step of the same tile. Every field is a float64 array of the same shape.
     """
 
     tile_m: Array
@@ -25,13 +25,14 @@ class Configs:
     tile_k: Array
     wave_m: Array
     wave_n: Array
+    wave_k: Array
     stages: Array
     mfma_m: Array
     split_k: Array
 
     @property
     def waves(self) -> Array:
-        return self.wave_m * self.wave_n
+        return self.wave_m * self.wave_n * self.wave_k
 
     def __len__(self) -> int:
         return len(self.tile_m)
@@ -43,7 +44,7 @@ class Configs:
     def at(self, index: int) -> dict[str, int]:
         """One configuration with plain numbers."""
         row = {f.name: int(getattr(self, f.name)[index]) for f in fields(self)}
-        return {**row, "waves": row["wave_m"] * row["wave_n"]}
+        return {**row, "waves": row["wave_m"] * row["wave_n"] * row["wave_k"]}
 
 
 def configs(
@@ -54,6 +55,7 @@ def configs(
     waves: Any = 4,
     wave_m: Any = None,
     wave_n: Any = None,
+    wave_k: Any = 1,
     stages: Any = 2,
     mfma_m: Any = 16,
     split_k: Any = 1,
@@ -65,12 +67,12 @@ def configs(
     import numpy as np
 
     columns = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(v, float)) for v in (tile_m, tile_n, tile_k, waves, stages, mfma_m, split_k))
+        *(np.atleast_1d(np.asarray(v, float)) for v in (tile_m, tile_n, tile_k, waves, wave_k, stages, mfma_m, split_k))
     )
-    t_m, t_n, t_k, count, depth, rows, split = (np.ascontiguousarray(c) for c in columns)
+    t_m, t_n, t_k, count, share_k, depth, rows, split = (np.ascontiguousarray(c) for c in columns)
     if wave_m is None or wave_n is None:
         along_m = np.clip(t_m / 16, 1, count)
         along_n = count / along_m
     else:
         along_m, along_n = (np.broadcast_to(np.asarray(v, float), t_m.shape).copy() for v in (wave_m, wave_n))
-    return Configs(t_m, t_n, t_k, along_m, along_n, depth, rows, split)
+    return Configs(t_m, t_n, t_k, along_m, along_n, share_k, depth, rows, split)

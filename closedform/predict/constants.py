@@ -15,13 +15,21 @@ from pathlib import Path
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
-__all__ = ["COLUMNS", "FILE", "Constant", "Constants", "constants_for", "load_constants"]
+__all__ = [
+    "COLUMNS",
+    "FILE",
+    "Constant",
+    "Constants",
+    "constants_for",
+    "constants_from",
+    "load_constants",
+    "shipped_constants",
+]
 
 FILE = Path(__file__).parent / "constants.csv"
 COLUMNS = ("family", "gpu", "name", "value", "prior", "spread", "unit", "source", "fit_date")
-#: Which calibrated part stands in for one that was never measured: the first whose target is the same, then the last.
-STAND_INS = {"gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
-DEFAULT_STAND_IN = "mi325x"
+#: Which calibrated part stands in for one that was never measured.
+STAND_INS = {"gfx908": "mi210", "gfx90a": "mi210", "gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,9 @@ class Constants(Mapping[str, float]):
             raise BadInput(f"unknown constants: {', '.join(sorted(unknown))}")
         return Constants(self.family, self.gpu, self.rows, {**self.numbers, **values})
 
+    def __hash__(self) -> int:
+        return hash((self.family, self.gpu, *self.numbers.values()))
+
 
 def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
     """Every set of constants of a file, by (family, gpu).
@@ -98,18 +109,32 @@ def _shipped() -> dict[tuple[str, str], Constants]:
     return load_constants()
 
 
+def shipped_constants(family: str, gpu: str) -> Constants:
+    """A set of `constants.csv` by its family and GPU."""
+    return _shipped()[family, gpu]
+
+
+def constants_from(path: str | Path, hw: HardwareDescriptor, family: str) -> Constants:
+    """That GPU's set in a user's file, as `closedform fit --out` writes it; BadInput where it has none."""
+    sets = load_constants(path)
+    if (family, hw.name) not in sets:
+        held = ", ".join(f"{gpu} ({kind})" for kind, gpu in sorted(sets)) or "nothing"
+        raise BadInput(f"{Path(path).name} has no {family!r} constants of {hw.name}; it holds {held}")
+    missing = set(constants_for(hw, family)) - set(sets[family, hw.name])
+    if missing:
+        raise BadInput(f"{Path(path).name}: no constant {', '.join(sorted(missing))} of {hw.name}")
+    return sets[family, hw.name]
+
+
 def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
-    """The constants for that GPU: its own, or those of the calibrated part that stands in for it.
+    """The constants for that GPU: its own, those of its target, or those of the calibrated part that stands in for it.
 
     Rates are per compute unit or scale with the descriptor's own rates, so a stand-in follows the GPU's numbers.
     """
     sets = _shipped()
-    own = (family, hw.name)
-    if own in sets:
-        return sets[own]
-    stand_in = (family, STAND_INS.get(hw.gfx, DEFAULT_STAND_IN))
-    if stand_in in sets:
-        return sets[stand_in]
+    for name in (hw.name, hw.gfx, STAND_INS.get(hw.gfx)):
+        if (family, name) in sets:
+            return sets[family, name]
     known = sorted(gpu for kind, gpu in sets if kind == family)
     if not known:
         raise BadInput(f"no constants of the kernel family {family!r}")

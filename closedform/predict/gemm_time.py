@@ -24,6 +24,8 @@ LEVELS = ("compute", "lds", "issue", "latency", "l1_fill", "last_level_cache", "
 #: A row stride with this factor puts every row of a k step on the same memory channels.
 STRIDE_BYTES = 8192
 FULL_TILE = 65536  # elements of the largest usual tile
+#: Below this the constant stands for none.
+NO_STRIDE = 1e-3
 STRIDE_LEAST_OUTPUTS = 4e6
 
 
@@ -59,7 +61,7 @@ def _window(workgroups: Array, blocks_m: Array, blocks_n: Array, c: Configs, gro
     """Block rows and columns that concurrent workgroups cover: groups of rows where given, else a square."""
     import numpy as np
 
-    if group:
+    if group >= 1:
         rows = np.minimum(group, blocks_m)
         band = rows * blocks_n
         inside = workgroups <= band
@@ -96,74 +98,67 @@ def gemm_time(
     r = _rounds(hw, step, tiles * split, stream_k)
     terms, cold = _step_terms(hw, k, c, step, s, r, split)
     each = _norm(terms, k["overlap"])
+    if s.layout == "NT" and k["stride"] > NO_STRIDE:
+        # What a sum up to the last such K takes, a longer one takes too.
+        met = np.floor(s.K * s.elem_bytes / STRIDE_BYTES) * STRIDE_BYTES / s.elem_bytes
+        share = np.ceil(np.ceil(met / c.tile_k) / split) / np.ceil(steps_all / split)
+        each = np.maximum(each, (each + _stride_clk(k, c, step, s, r, split)) * share)
     store = r.number * c.tile_m * c.tile_n * np.where(split > 1, 4.0, s.out_bytes) / k["store"]
     turn = 0.0 if s.layout == "NT" else k["turn_prologue"]
     begin = k["tile_prologue"] + turn + k["miss_latency"] * cold
     if stream_k:
-        main = tiles * steps_all / hw.num_cus * each[0]
-        ends = tiles / hw.num_cus * (store[0] + begin)
+        main = tiles * steps_all / hw.num_cus * each
+        ends = tiles / hw.num_cus * (store + begin)
         parts = np.maximum(hw.num_cus / tiles, 1)
         cut = k["stream_tail"] + k["stream_fix"] * c.tile_m * c.tile_n * parts
         reduce = np.where(tiles % hw.num_cus > 0, cut, 0) / clk_per_us
     else:
-        steps = np.ceil(steps_all / split)
-        body = each * steps + begin
-        of_round = np.maximum(body, store) + np.minimum(body, store) / r.hidden
-        main = (r.weight * each * steps).sum(0)
-        ends = (r.weight * of_round).sum(0) - main
+        main = r.rounds * each * np.ceil(steps_all / split)
+        body = main + r.rounds * begin
+        stores = r.rounds * store
+        ends = np.maximum(body, stores) + np.minimum(body, stores) / r.number - main
         traffic = s.M * s.N * s.batch * 4.0 * split / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6)
         reduce = np.where(split > 1, k["reduce"] / clk_per_us + traffic, 0.0)
     start = k["launch_us"] + k["prologue"] / clk_per_us
     latency_us = start + (main + ends) / clk_per_us + reduce
     if not detail:
         return Timing(latency_us)
-    last = 0 if stream_k else np.where(r.full > 0, 0, 1)
-    shown = [term[0] if stream_k else np.where(last == 0, term[0], term[1]) for term in np.broadcast_arrays(*terms)]
+    shown = dict(zip(LEVELS, np.broadcast_arrays(*terms), strict=True))
     parts_us = {
         "launch": np.full_like(latency_us, start),
         "main_loop": main / clk_per_us,
         "prologue_epilogue": ends / clk_per_us,
         "reduction": reduce + np.zeros_like(latency_us),
     }
-    return Timing(latency_us, dict(zip(LEVELS, shown, strict=True)), parts_us, r.full + (r.rest > 0), tiles)
+    return Timing(latency_us, shown, parts_us, r.rounds + np.zeros_like(latency_us), tiles)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rounds:
-    """Full rounds and the last one: axis 0 of `number`, `active`, `running`, `hidden` and `weight`.
+    """What runs at once, as the mean over the rounds: `running` workgroups on `active` compute units, `number` on each
+    of them, which has `slots`; `busy` compute units work on the average over the workgroups of the busiest."""
 
-    `number` workgroups share a compute unit, `active` compute units are busy, `running` workgroups run at once,
-    `busy` compute units work on the average.
-    """
-
-    full: Array
-    rest: Array
+    rounds: Array
     number: Array
     active: Array
     running: Array
-    hidden: Array
-    weight: Array
     busy: Array
+    slots: Array
 
 
 def _rounds(hw: HardwareDescriptor, step: Step, grid: Array, stream_k: bool) -> _Rounds:
+    """Rounds share the grid evenly: a device that is not filled in its last round runs its others less than full when
+    memory binds, and the busiest compute unit sets the pace when it does not. So more units never cost time."""
     import numpy as np
 
     cus = float(hw.num_cus)
-    slots = cus * step.per_cu
-    full = np.floor(grid / slots)
-    rest = grid - full * slots
+    most = np.ceil(grid / cus)
     if stream_k:
-        number, active = np.ones_like(rest)[None], np.full_like(rest, cus)[None]
-        return _Rounds(full, rest, number, active, number * active, number, number, active[0])
-    alone = np.maximum(np.ceil(rest / cus), 1)
-    number = np.stack(np.broadcast_arrays(np.where(full > 0, step.per_cu, 1.0), alone))
-    active = np.stack(np.broadcast_arrays(np.full_like(rest, cus), np.clip(rest, 1, cus)))
-    running = np.minimum(number * active, np.stack((np.where(full > 0, slots, cus), np.maximum(rest, 1))))
-    hidden = np.where(full > 0, step.per_cu, alone)
-    weight = np.stack((full, (rest > 0).astype(full.dtype)))
-    busy = grid / (full * step.per_cu + alone * (rest > 0))
-    return _Rounds(full, rest, number, active, running, hidden, weight, busy)
+        one = np.ones_like(most)
+        return _Rounds(one, one, cus * one, cus * one, cus * one, step.per_cu)
+    rounds = np.ceil(most / step.per_cu)
+    running = grid / rounds
+    return _Rounds(rounds, most / rounds, np.minimum(running, cus), running, grid / most, step.per_cu)
 
 
 def _step_terms(
@@ -175,7 +170,6 @@ def _step_terms(
     cus = float(hw.num_cus)
     bm, bn, bk = c.tile_m, c.tile_n, c.tile_k
     blocks_m, blocks_n = np.ceil(s.M / bm), np.ceil(s.N / bn)
-    load = step.load_bytes * _stride_factor(hw, k, s)
     # A memory level delivers its distinct bytes at its rate; one compute unit alone gets 1 / (1 + cus_half) of that.
     alone = k["cus_half"] / r.active
     spread = 1 + k["cus_half"] / k["cus"]
@@ -186,11 +180,11 @@ def _step_terms(
     cold = 1 / (1 + (k["warm_bytes"] / total) ** 4)
     hbm_rate = k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / (hw.clock_mhz * k["clock_share"])
     hbm = (np.minimum(distinct, requested) + alone * requested) * cold / (hbm_rate * spread)
-    own_fill = r.number * load / k["fill"]
-    fill = np.maximum(own_fill, r.running * load / (k["l2"] * cus))
     # Beyond `power_cus` busy compute units, on the average over the rounds, the clock falls to keep the power.
     throttle = np.maximum(r.busy / k["power_cus"], 1)
     compute = np.maximum(r.number * step.tensor_clk * throttle, step.chain_clk)
+    own_fill = r.number * step.load_bytes / k["fill"]
+    fill = np.maximum(own_fill, r.running * step.load_bytes / (k["l2"] * cus))
     latency = (k["latency"] + k["miss_latency"] * cold + own_fill + step.chain_clk) / step.depth
     if hw.mall_bytes:
         of_xcd = r.running / hw.num_xcds
@@ -217,13 +211,13 @@ def _norm(terms: list[Array], p: float) -> Array:
     return root
 
 
-def _stride_factor(hw: HardwareDescriptor, k: Mapping[str, float], s: GemmShapes) -> Array | float:
-    """Cost of operands that both lie along k with rows a power of two apart: while all workgroups walk in step, their
-    loads meet on the same channels; several tiles a compute unit drift apart. 1 where it does not apply."""
+def _stride_clk(k: Mapping[str, float], c: Configs, step: Step, s: GemmShapes, r: _Rounds, split: Array) -> Array:
+    """Clocks that a k step takes longer where both operands lie along k with rows a power of two apart: while all
+    workgroups walk in step, their loads meet on the same channels. In steps of a lone workgroup; compute units that
+    take several tiles, or large ones, drift apart."""
     import numpy as np
 
-    if s.layout != "NT" or not k["stride"] > 1e-3:
-        return 1.0
-    per_cu = s.M * s.N / (FULL_TILE * hw.num_cus)
-    hit = (s.K * s.elem_bytes) % STRIDE_BYTES == 0
-    return 1 + np.where(hit, k["stride"], 0.0) * np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS) / np.maximum(1, per_cu)
+    in_step = np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS)
+    drift = np.maximum(r.rounds * r.slots / split * c.tile_m * c.tile_n / FULL_TILE, 1)
+    found: Array = k["stride"] * step.chain_clk * in_step / drift
+    return found

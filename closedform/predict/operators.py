@@ -18,6 +18,7 @@ from closedform.traffic import attention_flops, fused_bytes
 
 from .answer import Candidate, Prediction, Selection
 from .attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
+from .bands import band_for, borrowed_band
 from .configs import configs
 from .constants import Constants, constants_for
 from .gemm import gemm_timing
@@ -27,25 +28,25 @@ from .select import gemm_selector
 
 __all__ = ["predict_attention", "predict_gemm", "predict_softmax", "select_attention", "select_gemm"]
 
-UNCALIBRATED_BAND = 1.8
 #: Operations of a softmax for each element: subtract, exponential, add, multiply, and the maximum.
 SOFTMAX_OPS = 5
 
 
-def _band(k: Constants, hw: HardwareDescriptor) -> tuple[float, str, bool]:
-    """(factor of the error band, GPU of the constants, whether it is this one)."""
-    calibrated = k.gpu == hw.name
-    return (k["band"] if calibrated else max(k["band"], UNCALIBRATED_BAND)), k.gpu, calibrated
+def _notes(k: Constants, hw: HardwareDescriptor) -> tuple[str, ...]:
+    if k.gpu == hw.name:
+        return ()
+    if k.family == "attention":
+        return (f"constants of {k.gpu}; attention was not measured on {hw.name}",)
+    return (f"constants of {k.gpu}, scaled by the descriptor: run `closedform fit` for this GPU",)
 
 
-def _notes(k: Constants, calibrated: bool) -> tuple[str, ...]:
-    return () if calibrated else (f"constants of {k.gpu}, scaled by the descriptor: run `closedform fit` for this GPU",)
-
-
-def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
+def predict_gemm(
+    op: Gemm, hw: HardwareDescriptor, *, constants: Constants | None = None, **config: int
+) -> Prediction:
     """Latency of a product with a configuration, or with the one `select` takes where none is given.
 
-    `config`: tile_m, tile_n, tile_k, waves, stages, split_k; what is left out is the selected one's.
+    `config`: tile_m, tile_n, tile_k, waves, stages, split_k; what is left out is the selected one's. `constants`: a
+    user's own, from `constants_from`.
     Raises BadInput for a type that is not of the GPU and for a value below 1.
     """
     for name, value in config.items():
@@ -53,7 +54,7 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
     import numpy as np
 
     out = dtype_named(op.result)
-    selector = gemm_selector(hw, op.dtype, op.layout, out.bits)
+    selector = gemm_selector(hw, op.dtype, op.layout, out.bits, constants)
     k = selector.constants
     ranking = selector.rank(op.M, op.N, op.K, op.batch)
     chosen = {**ranking.configs.at(int(ranking.order(1)[0])), **config}
@@ -75,15 +76,15 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
     bound = max(levels, key=lambda name: levels[name])
     if parts["launch"] + parts["prologue_epilogue"] > latency / 2:
         bound = "launch"
-    band, constants_of, calibrated = _band(k, hw)
+    low, high = band_for(k, hw, latency)
     flop = 2.0 * op.M * op.N * op.K * op.batch
     grid = int(t.tiles.ravel()[0]) * chosen["split_k"]
     return Prediction(
         op="gemm",
         hw=hw.name,
         latency_us=latency,
-        low_us=latency / band,
-        high_us=latency * band,
+        low_us=latency * low,
+        high_us=latency * high,
         bound=bound,
         rounds=int(t.rounds.ravel()[0]),
         utilisation=utilisation(grid, hw.num_cus),
@@ -93,19 +94,26 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, **config: int) -> Prediction:
         config=_public(chosen),
         levels_clk=levels,
         parts_us=parts,
-        constants_of=constants_of,
-        calibrated=calibrated,
-        notes=_notes(k, calibrated),
+        constants_of=k.gpu,
+        calibrated=k.gpu == hw.name,
+        notes=_notes(k, hw),
     )
+
+
+def _grounds(k: Constants, hw: HardwareDescriptor, latency_us: float) -> tuple[float, str, bool]:
+    """(upper factor of the error band, GPU of the constants, whether it is this one)."""
+    return band_for(k, hw, latency_us)[1], k.gpu, k.gpu == hw.name
 
 
 def _public(config: Mapping[str, int]) -> dict[str, int]:
     return {n: config[n] for n in ("tile_m", "tile_n", "tile_k", "waves", "stages", "split_k")}
 
 
-def select_gemm(op: Gemm, hw: HardwareDescriptor, count: int = 4) -> Selection:
+def select_gemm(
+    op: Gemm, hw: HardwareDescriptor, count: int = 4, *, constants: Constants | None = None
+) -> Selection:
     """The fastest legal configuration by the model, and `count` - 1 runners-up."""
-    selector = gemm_selector(hw, op.dtype, op.layout, dtype_named(op.result).bits)
+    selector = gemm_selector(hw, op.dtype, op.layout, dtype_named(op.result).bits, constants)
     ranking = selector.rank(op.M, op.N, op.K, op.batch)
     found = [
         Candidate(_public(ranking.configs.at(int(i))), float(ranking.latency_us[i]))
@@ -118,8 +126,8 @@ def select_gemm(op: Gemm, hw: HardwareDescriptor, count: int = 4) -> Selection:
         found[0],
         tuple(found[1:]),
         len(ranking.configs),
-        *_band(selector.constants, hw),
-        explain=lambda: predict_gemm(op, hw, **found[0].config).bound,
+        *_grounds(selector.constants, hw, found[0].latency_us),
+        explain=lambda: predict_gemm(op, hw, constants=constants, **found[0].config).bound,
     )
 
 
@@ -142,14 +150,14 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
     assert t.rounds is not None
     latency = float(t.latency_us[0])
     levels = {name: float(np.ravel(v)[0]) for name, v in t.levels.items()}
-    band, constants_of, calibrated = _band(k, hw)
+    low, high = band_for(k, hw, latency)
     flop = attention_flops(op) * (0.5 if causal else 1.0)
     return Prediction(
         op="attention",
         hw=hw.name,
         latency_us=latency,
-        low_us=latency / band,
-        high_us=latency * band,
+        low_us=latency * low,
+        high_us=latency * high,
         bound="launch" if k["launch_us"] > latency / 2 else max(levels, key=lambda name: levels[name]),
         rounds=int(np.ravel(t.rounds)[0]),
         utilisation=utilisation(int(np.ravel(t.workgroups)[0]), hw.num_cus),
@@ -159,9 +167,9 @@ def predict_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = F
         config={n: int(chosen[n]) for n in ("tile_q", "tile_kv", "waves", "stages")},
         levels_clk=levels,
         parts_us={"launch": k["launch_us"], "main_loop": latency - k["launch_us"]},
-        constants_of=constants_of,
-        calibrated=calibrated,
-        notes=_notes(k, calibrated),
+        constants_of=k.gpu,
+        calibrated=k.gpu == hw.name,
+        notes=_notes(k, hw),
     )
 
 
@@ -183,7 +191,7 @@ def select_attention(op: Attention, hw: HardwareDescriptor, *, causal: bool = Fa
         found[0],
         tuple(found[1:]),
         len(c),
-        *_band(k, hw),
+        *_grounds(k, hw, found[0].latency_us),
         explain=lambda: predict_attention(op, hw, causal=causal, **found[0].config).bound,
     )
 
@@ -206,14 +214,14 @@ def predict_softmax(rows: int, cols: int, dtype: str, hw: HardwareDescriptor) ->
     flop = float(SOFTMAX_OPS * rows * cols)
     vector = flop / (hw.vector_f32_flops_per_clk_cu / 2 * active * hw.clock_mhz * k["clock_share"])
     latency = k["launch_us"] + max(memory, vector)
-    band = UNCALIBRATED_BAND
+    low, high = borrowed_band(latency)
     bound = "launch" if k["launch_us"] > latency / 2 else "hbm" if memory >= vector else "vector"
     return Prediction(
         op="softmax",
         hw=hw.name,
         latency_us=latency,
-        low_us=latency / band,
-        high_us=latency * band,
+        low_us=latency * low,
+        high_us=latency * high,
         bound=bound,
         rounds=rounds(rows, hw.num_cus),
         utilisation=utilisation(rows, hw.num_cus),

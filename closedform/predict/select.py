@@ -110,8 +110,16 @@ def _checked(*extents: Any) -> list[Array]:
 
 
 @lru_cache(maxsize=64)
-def gemm_selector(hw: HardwareDescriptor, dtype: str, layout: str = "NN", out_bits: int = 16) -> GemmSelector:
+def gemm_selector(
+    hw: HardwareDescriptor,
+    dtype: str,
+    layout: str = "NN",
+    out_bits: int = 16,
+    constants: Constants | None = None,
+) -> GemmSelector:
     """The selector of a GPU, a type and a layout; kept, so that the second call costs nothing.
+
+    `constants`: a user's own instead of those of the GPU.
 
     Raises BadInput for a type that is not of the GPU or has no matrix instruction, and for an unknown layout.
     """
@@ -119,6 +127,6 @@ def gemm_selector(hw: HardwareDescriptor, dtype: str, layout: str = "NN", out_bi
         raise BadInput(f"unknown layout {layout!r}; layouts: NN, NT, TN, TT")
     kind = hw.resolve_dtype(dtype)
     family = gemm_family(hw)
-    constants = constants_for(hw, family)
+    constants = constants or constants_for(hw, family)
     c = legal_configs(hw, family, kind.bits)
     return GemmSelector(hw, constants, c, k_step(hw, constants, c, dtype, layout), kind.bits / 8, out_bits / 8, layout)

@@ -25,6 +25,8 @@ LINE_BYTES = 128
 DIRECT_ROWS = 64
 #: A k step of one matrix instruction, in bytes of a row.
 INSTRUCTION_K_BYTES = 32
+#: Stages that a staged kernel usually has: one tile in LDS, one under way in registers.
+STAGED_BUFFERS = 2
 #: Registers a thread needs besides its accumulators before a configuration counts as legal.
 LEAST_OTHER_REGISTERS = 24
 
@@ -43,13 +45,13 @@ class Step:
 
 
 def registers_per_thread(hw: HardwareDescriptor, c: Configs) -> Array:
-    """Accumulators of a thread, tile_m * tile_n / (waves * wavefront)."""
-    found: Array = c.tile_m * c.tile_n / (c.waves * hw.wavefront_size)
+    """Accumulators of a thread, tile_m * tile_n / (waves that share the tile * wavefront)."""
+    found: Array = c.tile_m * c.tile_n / (c.wave_m * c.wave_n * hw.wavefront_size)
     return found
 
 
 def workgroups_per_cu(
-    hw: HardwareDescriptor, c: Configs, lds_bytes: Array, registers: Array, most: int | None = None
+    hw: HardwareDescriptor, waves: Array, lds_bytes: Array, registers: Array, most: int | None = None
 ) -> Array:
     """Workgroups a compute unit holds at once by LDS, registers and wave slots; at least 1."""
     import numpy as np
@@ -57,7 +59,7 @@ def workgroups_per_cu(
     granule = hw.vgpr_granule
     allocated = np.ceil(np.minimum(registers, hw.vgpr_per_wave_max) / granule) * granule
     per_simd = np.minimum(np.floor(hw.vgpr_file / allocated), hw.waves_per_simd_max)
-    by_waves = np.floor(per_simd * hw.simds_per_cu / c.waves)
+    by_waves = np.floor(per_simd * hw.simds_per_cu / waves)
     by_lds = np.floor(hw.lds_bytes / (np.ceil(lds_bytes / hw.lds_granule_bytes) * hw.lds_granule_bytes))
     return np.clip(np.minimum(by_lds, by_waves), 1, most or hw.workgroups_per_cu_max)
 
@@ -104,7 +106,7 @@ def pipelined_step(
         chain_clk=chain,
         load_bytes=load,
         depth=np.maximum(c.stages - 1, 1),
-        per_cu=workgroups_per_cu(hw, c, lds, registers),
+        per_cu=workgroups_per_cu(hw, waves, lds, registers),
     )
 
 
@@ -121,15 +123,11 @@ def staged_step(
     read = (bm * c.wave_n + bn * c.wave_m) * bk * elem_bytes / (hw.lds_read_bytes_per_clk * k["lds_share"])
     write = (bm + bn) * bk * elem_bytes / (hw.lds_write_bytes_per_clk * k["lds_share"])
     a_k, b_k = layout[0] == "N", layout[1] == "T"
-    load = (
-        bk
-        * elem_bytes
-        * sum(
-            tile
-            * (1 + (k["split_k_row"] if k_contiguous else k["split_row"]) * _pieces(tile, bk, threads, k_contiguous))
-            for tile, k_contiguous in ((bm, a_k), (bn, b_k))
-        )
-    )
+    load = np.zeros_like(bm)
+    for tile, k_contiguous in ((bm, a_k), (bn, b_k)):
+        pieces = (k["split_k_row"] if k_contiguous else k["split_row"]) * _pieces(tile, bk, threads, k_contiguous)
+        row = np.minimum((bk if k_contiguous else tile) * elem_bytes, LINE_BYTES)
+        load = load + bk * elem_bytes * tile * (1 + pieces + k["short_row"] * (LINE_BYTES / row - 1))
     # 8-bit elements that do not lie along k are turned with byte operations on their way to LDS.
     turned = (bm * (not a_k) + bn * (not b_k)) * bk / k["turn_bytes"] if elem_bytes == 1 else np.zeros_like(bm)
     registers = registers_per_thread(hw, c) + k["registers"]
@@ -138,10 +136,11 @@ def staged_step(
         tensor_clk=tensor,
         shared_clk=read + write,
         issue_clk=turned,
-        chain_clk=k["serial"] + tensor + turned,
+        # A wave has one matrix core: few waves leave the others idle unless several workgroups share the unit.
+        chain_clk=k["serial"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
         load_bytes=load,
-        depth=np.full_like(bm, k["depth"]),
-        per_cu=workgroups_per_cu(hw, c, lds, registers, most=4),
+        depth=k["depth"] * c.stages / STAGED_BUFFERS,
+        per_cu=workgroups_per_cu(hw, c.waves, lds, registers, most=4),
     )
 
 
