@@ -173,8 +173,6 @@ def test_lds_holds_only_what_is_not_packed() -> None:
     for preshuffled, rows in (("none", 128 + 64), ("A", 64), ("B", 128), ("AB", 0)):
         derivation = derived("mi300x", large(preshuffled=preshuffled), tile_m=128, tile_n=64, buffers=1)
         assert derivation.require()[1].lds_bytes == rows * 64 * 2
-    smaller = [derived("mi100", large("f32", p)).tiles for p in ("none", "AB")]
-    assert smaller[1].tile_m * smaller[1].tile_n >= smaller[0].tile_m * smaller[0].tile_n
 
 
 def test_registers_name_the_packed_tile() -> None:
@@ -276,7 +274,7 @@ def test_reads_are_the_fragments_of_the_tile(shape: tuple[int, int, int], data: 
         operand = names["Packed"](side, turn, waves, Int(wave % waves, 32), Int(lane, 32))
         elements = reads * 64 * layout.vec
         strides = (blocks * elements, elements)
-        operand.source_of(strides, Int(0, 64), Int(first, 32), Int(extent, 32), Int(K - first_k, 32), Int(first_k, 32))
+        operand.source_of(strides, Int(0, 64), Int(first, 32), Int(extent, 32), Int(first_tile, 32), Int(K - first_k, 32))
         places = [function() for _, _, function in operand.loads(Int(tile, 32))]
         for number, ((base, length), offset, access) in enumerate(places):
             if tile == -(-(K - first_k) // tiles.tile_k):
