@@ -100,7 +100,7 @@ def write(fitted: list[Constants]) -> None:
         writer.writerows(rows)
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
@@ -145,7 +145,8 @@ def main() -> None:
         fitted.append(with_bands("mi350x", k, found))
         lent.append(moved)
     if len(lent) == 3:
-        fitted.append(with_bands("constants lent between parts", shipped_constants("borrowed", "any"), lent_together(lent)))
+        start = shipped_constants("borrowed", "any")
+        fitted.append(with_bands("constants lent between parts", start, lent_together(lent)))
     if "h200-gemm" in args.only:
         start = shipped_constants("pipelined", "h200")
         k, found = model_h200_gemm.report(model_data.h200_gemm(args.data, part), start, some, passes)

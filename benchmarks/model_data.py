@@ -138,8 +138,9 @@ def _as_measured(rows: list[dict[str, str]], known: list[dict[str, str]]) -> lis
         same = runs.get(tuple(row[name] for name in RECORDED), [])
         if len(same) > 1 and row["set"] == "Equality":
             _, cu, dtype = min(same)
-            row = {**row, "cu": cu, "dtype": dtype}
-        out.append(row)
+            out.append({**row, "cu": cu, "dtype": dtype})
+        else:
+            out.append(row)
     return out
 
 

@@ -144,8 +144,10 @@ def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x"
 
 
 def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
-    """The fastest legal configuration by the model and the runners-up; options: count, causal for attention, constants for
-    gemm."""
+    """The fastest legal configuration by the model and the runners-up.
+
+    options: count; causal for attention; constants for gemm.
+    """
     from .operators.attention import Attention
     from .predict.operators import select_attention, select_gemm
 

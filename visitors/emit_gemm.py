@@ -168,9 +168,10 @@ class GemmEmit(Visitor):
         shape, op, tiles = self.gemm, node.op, node.tiles
         a, b = shape.operands
         work = self._work
+        plain_zeros = shape.hw.vgpr_unified or self._packed != ""  # beside packed chunks there is no room for others
         return join(
             self.visit(node.interior()[0]),
-            loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed, shape.hw.vgpr_unified),
+            loop_text.split("0" if shape.acc_type == "i32" else "0.0", self._packed, plain_zeros),
             loop_text.order(tiles.pinned, self._packed, tiles.direct),
             epilogue_text.conversions(op.has_c, op.bias, op.activation, op.result, work, shape.out_bytes, tiles.store),
             loop_text.block_class(a.kind, b.kind, tiles.buffers, tiles.direct, self._halves[0], tiles.stagger > 1),

@@ -44,7 +44,13 @@ def live_sets(shape: GemmShape) -> tuple[tuple[RegisterItem, ...], ...]:
 
 
 def main_loop_least(shape: GemmShape) -> int:
-    """Registers without which the main loop spills: what is live in the emitted order, without gaps."""
+    """Registers without which the main loop spills: what is live in the emitted order, without gaps.
+
+    Packed chunks beside LDS reads, where AccVGPRs are a file of their own, leave the allocator no way around its gaps,
+    and an atom's accumulators pass between loops through other registers.
+    """
+    if shape.op.packed and shape.fragments and not shape.hw.vgpr_unified:
+        return sum(item.registers for item in _with_gaps(shape, shape.main_loop)) + shape.atom.registers_c
     return sum(item.registers for item in shape.main_loop) + CONTROL
 
 
@@ -107,7 +113,6 @@ def main_loop(shape: GemmShape, pinned: bool) -> list[RegisterItem]:
     a, b = shape.operands
     direct = shape.tiles.direct
     units = sum(1 if operand.kind == "Packed" else operand.units_a_thread for operand in (a, b))
-    moved = shape.atom.registers_c * (shape.fragments > 0 and bool(shape.op.packed) and not shape.hw.vgpr_unified)
     staged = shape.staged * (1 if pinned else 2)
     transposed = shape.elem_bytes < 4 and "AlongRows" in shape.kinds
     return [
@@ -115,7 +120,6 @@ def main_loop(shape: GemmShape, pinned: bool) -> list[RegisterItem]:
         RegisterItem("fragments", shape.fragments, "arch", "LDS reads that the MFMAs of this step take"),
         RegisterItem("reads ahead", _reads_ahead(shape, pinned), "arch", "next step, read under these MFMAs"),
         RegisterItem("packed", 4 * shape.chunks_packed, "arch", "pre-shuffled tile, replaced in place by the next"),
-        RegisterItem("moved", moved, "arch", "accumulators of an atom that pass between loops, beside packed chunks"),
         RegisterItem("tile under way", staged, "arch", "next tile, loaded early"),
         RegisterItem("transposing", TRANSPOSING * transposed, "arch", "chunks that wait for their last line"),
         RegisterItem(

@@ -91,7 +91,8 @@ def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: 
     found: Array = c.tile_q * (d + c.tile_kv)
     if hw.vgpr_acc:
         found = found + (c.tile_q + 2 * c.tile_kv) * d * elem_bytes / REGISTER_BYTES
-    return found / (c.waves * hw.wavefront_size)
+    registers: Array = found / (c.waves * hw.wavefront_size)
+    return registers
 
 
 def _lds_bytes(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:

@@ -133,7 +133,7 @@ def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
     """
     sets = _shipped()
     for name in (hw.name, hw.gfx, STAND_INS.get(hw.gfx)):
-        if (family, name) in sets:
+        if name is not None and (family, name) in sets:
             return sets[family, name]
     known = sorted(gpu for kind, gpu in sets if kind == family)
     if not known:

@@ -274,7 +274,8 @@ def test_reads_are_the_fragments_of_the_tile(shape: tuple[int, int, int], data: 
         operand = names["Packed"](side, turn, waves, Int(wave % waves, 32), Int(lane, 32))
         elements = reads * 64 * layout.vec
         strides = (blocks * elements, elements)
-        operand.source_of(strides, Int(0, 64), Int(first, 32), Int(extent, 32), Int(first_tile, 32), Int(K - first_k, 32))
+        sizes = (Int(v, 32) for v in (first, extent, first_tile, K - first_k))
+        operand.source_of(strides, Int(0, 64), *sizes)
         places = [function() for _, _, function in operand.loads(Int(tile, 32))]
         for number, ((base, length), offset, access) in enumerate(places):
             if tile == -(-(K - first_k) // tiles.tile_k):
