@@ -150,7 +150,7 @@ def _last_tile(shape: GemmShape) -> tuple[list[RegisterItem], int]:
     staged = alone = offsets = transposing = 0
     for operand, tail in zip(shape.operands, (tiles.tail_a, tiles.tail_b), strict=True):
         if operand.kind == "Packed":
-            offsets += operand.offsets
+            offsets += operand.offsets + 2  # with the number of its blocks, and which of them is meant
         elif operand.kind == "AlongK":
             accesses = operand.units_a_thread * (operand.vec // tail)
             narrow = tail * operand.elem_bytes < 4
