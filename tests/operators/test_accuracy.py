@@ -105,3 +105,11 @@ def test_an_error_past_its_row_bound_is_refused():
     assert not verdict.ok
     assert verdict.share > 1
     assert verdict.max_rel_error > verdict.bound
+
+
+def test_a_sum_without_terms_must_be_met_exactly() -> None:
+    op = Gemm(3, 4, 0)
+    ref = reference(op, A=np.zeros((1, 3, 0)), B=np.zeros((1, 0, 4)))
+    assert error_bound(op, ref).max() == 0
+    assert compare(op, np.zeros((1, 3, 4)), ref).ok
+    assert not compare(op, np.full((1, 3, 4), 1e-30), ref).ok
