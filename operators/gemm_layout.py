@@ -12,7 +12,7 @@ B^T is the first operand of the MFMA, so that a lane holds consecutive columns n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
@@ -135,35 +135,17 @@ class GemmLayout:
 
     def column(self, group: int, index: int) -> int:
         """Column of D, from the wave's first, that register `index` (atom * acc + element) of a lane group holds."""
-        run = self.run
-        return index // run * (self.groups * run) + group * run + index % run
+        return _column(self.run, self.groups, group, index)
 
-    @cached_property
+    @property
     def column_bits(self) -> tuple[int, ...]:
         """Which bit of a column becomes bit b of its image row, for b = 0, 1, ..."""
-        rows = self._image_rows()
-        sources: list[int] = [-1] * (self.span.bit_length() - 1)
-        for bit in range(len(sources)):
-            sources[rows[1 << bit].bit_length() - 1] = bit
-        for column, row in enumerate(rows):
-            if row != sum((column >> source & 1) << bit for bit, source in enumerate(sources)):
-                raise AssertionError("the order of columns is not a bit permutation")
-        return tuple(sources)
-
-    def _image_rows(self) -> list[int]:
-        """Image row of each column of a span: atom * m + the row of the C map that holds it."""
-        atom, rows = self.atom, [-1] * self.span
-        for index in range(self.span // atom.m * self.acc):
-            tile, element = divmod(index, self.acc)
-            for group in range(self.groups):
-                i = atom.c.coords(group * atom.m, element)["m"]
-                rows[self.column(group, index)] = tile * atom.m + i
-        return rows
+        return _column_order(self.atom, self.run)[1]
 
     def image_row(self, column: int) -> int:
         """Row of the image of B that holds column `column`."""
         inside = column % self.span
-        return column - inside + self._image_rows()[inside]
+        return column - inside + _column_order(self.atom, self.run)[0][inside]
 
     def address(self, row: int, chunk: int) -> int:
         """Byte address of a chunk inside an image."""
@@ -199,3 +181,29 @@ class GemmLayout:
             rows = [(self.image_row(row + j) if permuted else row + j, chunk) for row, chunk in places]
             lost += self._conflicts(hw, "write", self.write_bytes, [self.address(*place) for place in rows])
         return lost
+
+
+def _column(run: int, groups: int, group: int, index: int) -> int:
+    return index // run * (groups * run) + group * run + index % run
+
+
+@lru_cache(maxsize=256)
+def _column_order(atom: MFMAAtom, run: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Image row of each column of a span, atom * m + the row of the C map that holds it, and that order by bits.
+
+    Kept: it follows from the atom and the run alone, and every derivation asks for it.
+    """
+    groups, acc = LANES // atom.m, atom.elements_c
+    span = max(atom.m, run * groups)
+    rows = [-1] * span
+    for index in range(span // atom.m * acc):
+        tile, element = divmod(index, acc)
+        for group in range(groups):
+            rows[_column(run, groups, group, index)] = tile * atom.m + atom.c.coords(group * atom.m, element)["m"]
+    sources: list[int] = [-1] * (span.bit_length() - 1)
+    for bit in range(len(sources)):
+        sources[rows[1 << bit].bit_length() - 1] = bit
+    for column, row in enumerate(rows):
+        if row != sum((column >> source & 1) << bit for bit, source in enumerate(sources)):
+            raise AssertionError("the order of columns is not a bit permutation")
+    return tuple(rows), tuple(sources)

@@ -19,7 +19,7 @@ from . import emit_gemm_place as place_text
 from .derivation import Derivation
 from .emit_text import CEIL_DIV, constants, docstring, fill, join, piece
 from .gemm_rules import IN_F32
-from .gemm_shape import GemmShape
+from .gemm_shape import GRID_X, GemmShape
 from .visitor import Visitor
 
 __all__ = ["GemmEmit", "gemm_name"]
@@ -51,8 +51,6 @@ OPERAND_TYPES = {
 }
 #: Error that main() accepts, relative to the largest value; the example's sums are exact.
 TOLERANCES = {"f64": 1e-14, "f32": 1e-6, "f16": 1e-3, "bf16": 8e-3, "i32": 0.0}
-#: Workgroups along x; the runtime multiplies them by the threads in 32 bits.
-GRID_X = 65536
 
 _IMPORTS = """
 import math
@@ -116,7 +114,6 @@ class GemmEmit(Visitor):
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
-        split = (tiles.split_k, tiles.split_algorithm, tiles.stream_k)
         return (
             join(
                 self._gemm_header(),
@@ -129,11 +126,11 @@ class GemmEmit(Visitor):
                 ),
                 self._gemm_constants(),
                 piece(CEIL_DIV),
-                place_text.place(tiles.xcds, tiles.split_k, tiles.stream_k),
+                place_text.place(tiles),
                 self.visit(node.interior()[0]),
-                kernel_text.partials(3 + len(extra), *split),
-                kernel_text.kernel(extra, self._scalars, self._packed, *split),
-                launch_text.launch(["A", "B", "D", *extra], self._scalars, *split),
+                kernel_text.partials(3 + len(extra), tiles),
+                kernel_text.kernel(extra, self._scalars, self._packed, tiles),
+                launch_text.launch(["A", "B", "D", *extra], self._scalars, tiles),
                 host_text.host(op, self._scalars, tiles.splits),
             )
             + "\n"
@@ -382,7 +379,6 @@ def row_column(row):
             ("PACKED", f"STEPS * READS * {self._packed}_ATOMS", chunks),
             ("CARRIED", shape.carried, "loads that a thread keeps under way on their way to LDS"),
         ]
-
 
     def _split_constants(self) -> list[tuple[str, Any, str]]:
         tiles, shape = self.gemm.tiles, self.gemm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from closedform.operators.gemm import GemmTiles
+
 from .emit_text import fill, join, piece
 
 __all__ = ["kernel", "partials"]
@@ -216,20 +218,18 @@ def arrive(thread, active, counter, contributors, lds):
 '''
 
 
-def partials(tensors: int, split_k: int, algorithm: str, stream_k: int) -> str:
+def partials(tensors: int, tiles: GemmTiles) -> str:
     """Helpers of a split sum: its workspace and, where the last workgroup to arrive adds up, the arrival.
 
     `tensors` counts them without the workspace.
     """
-    if split_k == 1 and not stream_k:
+    if not tiles.splits:
         return ""
-    park = piece(_PARK).replace("@count@", str(tensors)) if stream_k else ""
-    return join(park, piece(_PARTIALS), "" if algorithm == "workspace" and not stream_k else piece(_ARRIVE))
+    park = piece(_PARK).replace("@count@", str(tensors)) if tiles.stream_k else ""
+    return join(park, piece(_PARTIALS), piece(_ARRIVE) if tiles.arrives else "")
 
 
-def kernel(
-    extra: list[str], scalars: tuple[str, ...], packed: str, split_k: int, algorithm: str, stream_k: int
-) -> str:
+def kernel(extra: list[str], scalars: tuple[str, ...], packed: str, tiles: GemmTiles) -> str:
     """The kernel: prologue, whole tiles of k, the partial one, epilogue. `extra`: tensors besides A, B and D;
     `scalars`: numbers of the epilogue.
 
@@ -237,9 +237,8 @@ def kernel(
     "workspace" a second kernel adds the parts of a split k, in order; with "single", and in Stream-K, the last
     workgroup to arrive does, in the same order.
     """
-    splits, arrives = split_k > 1 or stream_k > 0, stream_k > 0 or (split_k > 1 and algorithm == "single")
-    text = _STREAM if stream_k else _SINGLE if arrives else _WORKSPACE if splits else _PLAIN
-    depth = {"K": "part.K" if splits else "K"}
+    text = _STREAM if tiles.stream_k else _SINGLE if tiles.arrives else _WORKSPACE if tiles.splits else _PLAIN
+    depth = {"K": "part.K" if tiles.splits else "K"}
     loops = {
         "whole": fill("ceil_div(@K@, TILE_K)" if packed == "AB" else "@K@ // TILE_K", depth),
         "tail": "" if packed == "AB" else fill(piece(_TAIL), depth),
@@ -253,5 +252,5 @@ def kernel(
         "scalars": ", ".join(scalars),
         "loops": fill(piece(_LOOPS), loops),
     }
-    memory = _ARRIVAL if packed == "AB" and arrives else _NO_LDS if packed == "AB" else _LDS
+    memory = _ARRIVAL if packed == "AB" and tiles.arrives else _NO_LDS if packed == "AB" else _LDS
     return join(piece(memory), fill(piece(text), values))

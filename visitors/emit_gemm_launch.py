@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .emit_text import piece
+from closedform.operators.gemm import GemmTiles
+
+from .emit_text import fill, piece
 
 __all__ = ["launch"]
 
@@ -112,11 +114,14 @@ def workspace_of(M, N, batch, device):
 '''
 
 
-def launch(tensors: list[str], scalars: tuple[str, ...], split_k: int, algorithm: str, stream_k: int) -> str:
+def launch(tensors: list[str], scalars: tuple[str, ...], tiles: GemmTiles) -> str:
     """launch(), grids_of() and, where the sum over k is split, workspace_of()."""
-    split = _WORKSPACE if algorithm == "workspace" else _SINGLE
-    text = piece(_STREAM if stream_k else split if split_k > 1 else _PLAIN)
-    typed = "".join(f"{name}: fx.Tensor, " for name in tensors).rstrip()
-    text = text.replace("@tensors@", typed).replace("@outputs@", ", ".join(tensors[2:]))
-    text = text.replace("@typed@", ", ".join(f"{name}: SCALAR" for name in scalars))
-    return text.replace("@scalars@", ", ".join(scalars)).replace("@arguments@", ", ".join(tensors))
+    text = _STREAM if tiles.stream_k else _SINGLE if tiles.arrives else _WORKSPACE if tiles.splits else _PLAIN
+    values = {
+        "tensors": ", ".join(f"{name}: fx.Tensor" for name in tensors) + ",",
+        "arguments": ", ".join(tensors),
+        "outputs": ", ".join(tensors[2:]),
+        "typed": ", ".join(f"{name}: SCALAR" for name in scalars),
+        "scalars": ", ".join(scalars),
+    }
+    return fill(piece(text), values)

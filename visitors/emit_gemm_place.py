@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from closedform.operators.gemm import GemmTiles
+
 from .emit_text import join, piece
 
 __all__ = ["place"]
@@ -148,10 +150,10 @@ def slot_of(workgroup, leads):
 '''
 
 
-def place(xcds: int, split_k: int, stream_k: int) -> str:
+def place(tiles: GemmTiles) -> str:
     """From a workgroup's number to what it works on."""
-    body = piece(_STREAM if stream_k else _SPLIT if split_k > 1 else _PLACE)
-    if xcds == 1:
+    body = piece(_STREAM if tiles.stream_k else _SPLIT if tiles.splits else _PLACE)
+    if tiles.xcds == 1:
         body = re.sub(r"\n +tile = dealt\(.*\)(?=\n)", "", body)
         body = body.replace("dealt(fx.Int32(gpu.block_idx.x), self.workgroups)", "fx.Int32(gpu.block_idx.x)")
-    return join(piece(_TILE), piece(_DEALT) if xcds > 1 else "", body)
+    return join(piece(_TILE), piece(_DEALT) if tiles.xcds > 1 else "", body)

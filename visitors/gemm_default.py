@@ -28,7 +28,7 @@ from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
 from .gemm_ladder import ROW_BYTES, WAVES_PER_SIMD, Block, block_ladder, gemm_atoms, lds_share
 from .gemm_rules import broken_rule, registers_fit, waves_per_simd_range
-from .gemm_shape import GemmShape
+from .gemm_shape import GRID_X, GemmShape
 from .gemm_spread import Spread
 
 __all__ = ["block_tiles", "derive_gemm_default"]
@@ -73,9 +73,9 @@ def _shape(
 ) -> GemmShape:
     """The best block tile whose main loop fits the registers; the smallest one has a SIMD for itself if need be."""
     shape = GemmShape(op, _tiles(op, hw, block, given), hw)
-    while block.clocks and not registers_fit(shape):
+    while block.spread is not None and not registers_fit(shape):
         smaller = _block(op, hw, overrides, shape.accumulators)
-        if not smaller.clocks:
+        if smaller.spread is None:
             least = waves_per_simd_range(hw, shape.tiles.waves, shape.lds_bytes)[0]
             return GemmShape(op, _tiles(op, hw, block, {"waves_per_simd": least, **given}), hw)
         block = smaller
@@ -104,7 +104,6 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     `below` asks for fewer accumulator registers a wave than that.
     """
     best, best_time = None, 0.0
-    M, N, batch = op.M, op.N, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom, pad_bytes = overrides["atom"], (overrides.get("pad") or 0) * op.elem_bytes
     for block in block_ladder(hw, op.dtype, op.packed):
@@ -115,9 +114,8 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
         rows = ("A" not in op.packed) * block.tile_m + ("B" not in op.packed) * block.tile_n
         if pad_bytes and rows * (ROW_BYTES + pad_bytes) > lds_share(hw, block.wave_m * block.wave_n):
             continue
-        blocks = -(-M // block.tile_m) * -(-N // block.tile_n) * batch
-        assert block.spread is not None, "a rung of the ladder"
-        time = block.spread.best(blocks, max(1, -(-op.K // block.tile_k))).clocks
+        blocks = block.count(op.M, op.N, op.batch)
+        time = block.costs.best(blocks, max(1, -(-op.K // block.tile_k))).clocks
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
@@ -131,9 +129,7 @@ def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tu
 
     best: Any = None
     for block in block_ladder(hw, name):
-        blocks = -(-M // block.tile_m) * -(-N // block.tile_n)
-        assert block.spread is not None, "a rung of the ladder"
-        time = block.spread.best_of(blocks, -(-K // block.tile_k))
+        time = block.costs.best_of(block.count(M, N), -(-K // block.tile_k))
         if best is None:
             best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
             continue
@@ -167,9 +163,9 @@ def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) ->
     ]
     if not fits:
         wave_m, wave_n = overrides.get("wave_m") or near.wave_m, overrides.get("wave_n") or near.wave_n
-        return Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0, 0.0)
+        return Block(tile_m, tile_n, wave_m, wave_n, sides[-1], near.tile_k, 0)
     _, _, _, wave_m, wave_n, found = min(fits, key=lambda f: f[:4])
-    return Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0, 0.0)
+    return Block(tile_m, tile_n, wave_m, wave_n, found, near.tile_k, 0)
 
 
 def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, Any]) -> GemmTiles:
@@ -209,7 +205,7 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
         and max(hw.direct_to_lds_bytes, default=0) >= 16
         and 2 * image <= lds_share(hw, waves)
     )
-    spread = _spread(op, hw, block, tile_k, overrides)
+    spread = _spread(op, block, tile_k, overrides)
     derived: dict[str, Any] = {
         "split_k": spread.split_k,
         "split_algorithm": spread.algorithm,
@@ -232,15 +228,15 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
     return GemmTiles(block.tile_m, block.tile_n, tile_k, block.wave_m, block.wave_n, atom, **derived)
 
 
-def _spread(op: Gemm, hw: HardwareDescriptor, block: Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
+def _spread(op: Gemm, block: Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
     """How the sum over k is split: by formula for a rung of the ladder, else as given."""
     if overrides.get("stream_k") or block.spread is None:
         return Spread(0.0)
-    blocks, depth = -(-op.M // block.tile_m) * -(-op.N // block.tile_n) * op.batch, -(-op.K // tile_k)
+    blocks, depth = block.count(op.M, op.N, op.batch), -(-op.K // tile_k)
     if overrides.get("split_k") is not None:
         return Spread(0.0, algorithm=block.spread.algorithm(overrides["split_k"]))
     if overrides.get("stream_k") is not None:
-        return block.spread.split(blocks, depth)
+        return block.spread.split_k(blocks, depth)
     return block.spread.best(blocks, depth)
 
 
@@ -271,18 +267,18 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
         GEMM.accumulators(t_M=tiles.tile_m, t_N=tiles.tile_n, acc_words=words, waves=waves, lanes=hw.wavefront_size),
         GEMM.tile_k(row_bytes=tiles.tile_k * shape.elem_bytes, elem_bytes=shape.elem_bytes),
         GEMM.lds(
-            rows=sum(rows for _, rows, _ in shape.through_lds),
+            rows=shape.lds_rows,
             t_K=tiles.tile_k,
             pad=tiles.pad,
             elem_bytes=shape.elem_bytes,
             buffers=tiles.buffers,
         ),
         blocks,
-        *_split_steps(op, hw, tiles, blocks.value),
+        *_split_steps(op, tiles, blocks.value),
         rounds,
         pad,
         GEMM.pad_bytes(
-            rows=sum(rows for _, rows, _ in shape.through_lds),
+            rows=shape.lds_rows,
             pad_min=pad.value,
             elem_bytes=shape.elem_bytes,
             buffers=tiles.buffers,
@@ -324,14 +320,14 @@ def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape
 
 
 def _grid(tiles: GemmTiles, workgroups: int, batch: int) -> tuple[int, int, int]:
-    """Workgroups along x, y and z: x holds 65536, batch entries are z; persistent ones are all along x."""
+    """Workgroups along x, y and z: x holds GRID_X, batch entries are z; persistent ones are all along x."""
     if tiles.stream_k:
         return workgroups, 1, 1
     entry = workgroups // batch
-    return min(entry, 65536), ceil_div(entry, 65536), batch
+    return min(entry, GRID_X), ceil_div(entry, GRID_X), batch
 
 
-def _split_steps(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, blocks: int) -> tuple[FormulaValue, ...]:
+def _split_steps(op: Gemm, tiles: GemmTiles, blocks: int) -> tuple[FormulaValue, ...]:
     depth = ceil_div(op.K, tiles.tile_k)
     if tiles.stream_k:
         return (GEMM.share(blocks=blocks, depth=depth, workgroups=tiles.stream_k),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
@@ -28,7 +29,7 @@ START_CLOCKS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block tile with its wave grid and atom; `clocks` of its MFMAs and exposed loads for one tile of k."""
+    """A block tile with its wave grid and atom; `spread` are the costs of a rung of the ladder, None of other tiles."""
 
     tile_m: int
     tile_n: int
@@ -37,8 +38,16 @@ class Block:
     atom: MFMAAtom
     tile_k: int
     accumulators: int
-    clocks: float
     spread: SpreadCosts | None = None
+
+    def count(self, M: Any, N: Any, batch: Any = 1) -> Any:
+        """Tiles of D, on ints or numpy arrays."""
+        return -(-M // self.tile_m) * -(-N // self.tile_n) * batch
+
+    @property
+    def costs(self) -> SpreadCosts:
+        assert self.spread is not None, "a rung of the ladder"
+        return self.spread
 
 
 @lru_cache(maxsize=256)
@@ -83,7 +92,7 @@ def block_ladder(hw: HardwareDescriptor, name: str, packed: tuple[str, ...] = ()
                 held = tile_m * tile_n * words // (waves * hw.wavefront_size)
                 sums = tile_m * tile_n * words * 4 / _l2_bytes_per_clk(hw)
                 costs = SpreadCosts(hw.num_cus, WAVES_MAX // waves, clocks, sums, START_CLOCKS)
-                blocks.append(Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, clocks, costs))
+                blocks.append(Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, costs))
     return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
 
 

@@ -14,7 +14,10 @@ from closedform.operators.gemm_pack import PackedLayout, packed_layout
 from .derivation import RegisterItem
 from .gemm_registers import live_sets, main_loop
 
-__all__ = ["GemmShape", "OperandShape"]
+__all__ = ["GRID_X", "GemmShape", "OperandShape"]
+
+#: Workgroups along x; the runtime multiplies them by the threads in 32 bits.
+GRID_X = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +155,15 @@ class GemmShape:
         return 0 if self.tiles.direct else sum(operand.registers_loads for operand, _, _ in self.through_lds)
 
     @property
+    def lds_rows(self) -> int:
+        """Image rows of one buffer."""
+        return sum(rows for _, rows, _ in self.through_lds)
+
+    @property
     def lds_bytes(self) -> int:
         tiles = self.tiles
-        rows, row_bytes = sum(rows for _, rows, _ in self.through_lds), (tiles.tile_k + tiles.pad) * self.elem_bytes
-        return max(tiles.buffers * rows * row_bytes, CHUNK_BYTES if tiles.arrives else 0)
+        row_bytes = (tiles.tile_k + tiles.pad) * self.elem_bytes
+        return max(tiles.buffers * self.lds_rows * row_bytes, CHUNK_BYTES if tiles.arrives else 0)
 
     @property
     def accumulators(self) -> int:

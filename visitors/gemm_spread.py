@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .formula import minimum
+
 __all__ = ["SPLIT_DEPTH", "Spread", "SpreadCosts"]
 
 #: Tiles of k of a part, at least: a shorter loop is mostly its prologue and the sums.
@@ -47,11 +49,11 @@ class SpreadCosts:
     def plain(self, blocks: Any, depth: Any) -> Any:
         return -(-blocks // self.cus) * (depth * self.clocks + self.start)
 
-    def parts(self, blocks: int, depth: int) -> int:
-        """Parts of split-K: CUs for every tile, of at least SPLIT_DEPTH tiles of k."""
-        return max(1, min(self.cus // blocks, depth // SPLIT_DEPTH))
+    def parts(self, blocks: Any, depth: Any) -> Any:
+        """Parts of split-K: CUs for every tile, of at least SPLIT_DEPTH tiles of k; 0 where there are not so many."""
+        return minimum(self.cus // blocks, depth // SPLIT_DEPTH)
 
-    def algorithm(self, parts: Any) -> str:
+    def algorithm(self, parts: int) -> str:
         """A second kernel where the last workgroup would read more than that costs."""
         return "single" if parts * self.sums <= self._second else "workspace"
 
@@ -59,14 +61,10 @@ class SpreadCosts:
     def _second(self) -> float:
         return LAUNCH_CLOCKS + self.start + self.sums
 
-    def split(self, blocks: int, depth: int) -> Spread:
-        """Split-K as far as it goes, one part where it does not."""
-        parts = self.parts(blocks, depth)
-        if parts == 1:
-            return Spread(self.plain(blocks, depth))
-        adding = min(parts * self.sums, self._second)
-        clocks = -(-depth // parts) * self.clocks + self.start + self.sums + adding
-        return Spread(clocks, parts, self.algorithm(parts))
+    def split(self, parts: Any, depth: Any) -> Any:
+        """Clocks with so many parts of every tile."""
+        adding = minimum(parts * self.sums, self._second)
+        return -(-depth // parts) * self.clocks + self.start + self.sums + adding
 
     def stream(self, blocks: Any, depth: Any) -> Any:
         """Clocks with persistent workgroups."""
@@ -74,30 +72,38 @@ class SpreadCosts:
         starts = -(-blocks // self.cus) + 1
         return share * self.together * self.clocks + starts * self.start + 3 * self.sums
 
+    def few(self, blocks: Any, depth: Any) -> Any:
+        """Whether two parts or more of every tile find a CU."""
+        return (2 * blocks <= self.cus) & (depth >= 2 * SPLIT_DEPTH)
+
+    def uneven(self, blocks: Any, depth: Any) -> Any:
+        """Whether rounds leave CUs idle that persistent workgroups would use."""
+        rounds = -(-blocks // self.cus)
+        return (blocks < GAIN * rounds * self.cus) & (blocks * depth >= SPLIT_DEPTH * self.cus * self.together)
+
+    def split_k(self, blocks: int, depth: int) -> Spread:
+        """Split-K as far as it goes, one part where it does not."""
+        parts = self.parts(blocks, depth)
+        if parts < 2:
+            return Spread(self.plain(blocks, depth))
+        return Spread(self.split(parts, depth), parts, self.algorithm(parts))
+
     def best(self, blocks: int, depth: int) -> Spread:
         """The least time; a split only for a gain that its uncertainty leaves."""
-        plain = self.plain(blocks, depth)
-        limit = GAIN * plain
-        if 2 * blocks <= self.cus and depth >= 2 * SPLIT_DEPTH:
-            split = self.split(blocks, depth)
-            return split if split.clocks < limit else Spread(plain)
-        rounds = -(-blocks // self.cus)
-        if blocks < GAIN * rounds * self.cus and blocks * depth >= SPLIT_DEPTH * self.cus * self.together:
-            stream = self.stream(blocks, depth)
-            if stream < limit:
-                return Spread(stream, stream_k=self.cus * self.together)
-        return Spread(plain)
+        plain = Spread(self.plain(blocks, depth))
+        other = plain
+        if self.few(blocks, depth):
+            other = self.split_k(blocks, depth)
+        elif self.uneven(blocks, depth):
+            other = Spread(self.stream(blocks, depth), stream_k=self.cus * self.together)
+        return other if other.clocks < GAIN * plain.clocks else plain
 
     def best_of(self, blocks: Any, depth: Any) -> Any:
         """The clocks of `best` for arrays of problems."""
         import numpy as np
 
         plain = self.plain(blocks, depth)
-        parts = np.maximum(1, np.minimum(self.cus // blocks, depth // SPLIT_DEPTH))
-        split = -(-depth // parts) * self.clocks + self.start + self.sums + np.minimum(parts * self.sums, self._second)
-        stream = self.stream(blocks, depth)
-        few = (2 * blocks <= self.cus) & (depth >= 2 * SPLIT_DEPTH)
-        rounds = -(-blocks // self.cus)
-        even = (blocks < GAIN * rounds * self.cus) & (blocks * depth >= SPLIT_DEPTH * self.cus * self.together)
-        other = np.where(few, split, np.where(even, stream, plain))
+        split = self.split(np.maximum(1, self.parts(blocks, depth)), depth)
+        uneven = np.where(self.uneven(blocks, depth), self.stream(blocks, depth), plain)
+        other = np.where(self.few(blocks, depth), split, uneven)
         return np.where(other < GAIN * plain, other, plain)

@@ -17,10 +17,12 @@ from closedform.operators.gemm import LAYOUTS, Gemm
 from closedform.operators.gemm_split import StreamK, even_runs
 from closedform.visitors.compile import missing_dependency
 from closedform.visitors.emit import emit_source
+from closedform.visitors.gemm_shape import GemmShape
 from closedform.visitors.gemm_spread import SPLIT_DEPTH
 
 from .gemm_addresses import Int, namespace
 from .gemm_kernels import derived, kernel, loaded, offered, stored, whole_numbers
+from .gemm_memory import expected
 
 compiled = pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch")
 TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
@@ -67,23 +69,15 @@ def launched(
     results = [run(program, flydsl_args(program.kernel(first), values), grid=grid, kernel=first, blocks=blocks)]
     if not tiles.arrives:
         second = next(k for k in program.kernels if k.startswith("reduce_kernel"))
-        parts = tiles.tile_m * tiles.tile_n // 64 // tiles.waves // (tiles.atom.elements_c)
-        parts //= max(1, _span(derivation) // tiles.atom.m)
+        shape_of = GemmShape(op, tiles, derivation.hw)
+        parts = shape_of.atoms_m * shape_of.atoms_n // (shape_of.layout.span // tiles.atom.m)
         values = [Out(out), *extra, sums, M, N, *ends]
         grid = (per * parts, 1, batch)
         results.append(run(program, flydsl_args(program.kernel(second), values), grid=grid, kernel=second))
     assert not counters.any()
-    left, right = loaded(a, op.dtype), loaded(b, op.dtype)
-    left = left if op.layout[0] == "N" else np.swapaxes(left, 1, 2)
-    right = right if op.layout[1] == "N" else np.swapaxes(right, 1, 2)
-    want = alpha * (left @ right) + (beta * loaded(extra[0], op.result) if extra else 0.0)
+    c = loaded(extra[0], op.result) if extra else None
+    want = expected(op, loaded(a, op.dtype), loaded(b, op.dtype), c, None, alpha, beta, 1.0)
     return results, loaded(out, op.result), loaded(stored(want, op.result), op.result)
-
-
-def _span(derivation: Any) -> int:
-    from closedform.visitors.gemm_shape import GemmShape
-
-    return GemmShape(derivation.op, derivation.tiles, derivation.hw).layout.span
 
 
 WAYS = (
