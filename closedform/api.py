@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .hw.errors import InfeasibleError
@@ -60,7 +62,8 @@ def derive(
     """Tiles of the operator on that GPU, or the constraint that forbids any: a value, never an exception.
 
     model: "default", of the kernels that we emit, or "paper"; left out, the operator's first.
-    `overrides` fix what would be derived: atom ("32x32" or "16x16"), tile_q, tile_kv, waves.
+    `overrides` fix what would be derived: of attention atom ("32x32" or "16x16"), tile_q, tile_kv, waves; of gemm its
+    knobs.
     Raises BadInput for names and values that do not exist.
     """
     from .visitors.feasibility import derive as derive_operator
@@ -88,7 +91,7 @@ def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: 
 
 
 def emit(
-    op: Attention,
+    op: Attention | Gemm,
     hw: str | Path | HardwareDescriptor = "mi300x",
     out: str | Path = "kernels_out",
     *,
@@ -179,27 +182,30 @@ def select_batch(
 
 
 def simulate(
-    op: Attention,
+    op: Attention | Gemm,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = None,
     sanitizers: bool = True,
     seed: int = 0,
+    scalars: Mapping[str, float] = MappingProxyType({}),
     **overrides: Any,
 ) -> Simulation:
     """Emit, compile for the target and execute the instructions on this CPU; compare with float64.
 
-    blocks: so many workgroups instead of all; only their rows are compared. `ok` of the result says whether it is right
-    and nothing was reported. Raises InfeasibleError, MissingDependency and PromiseBroken.
+    blocks: so many workgroups instead of all; only what they finish is compared. `scalars` are alpha, beta and scale of
+    gemm. `ok` of the result says whether it is right and nothing was reported. Raises InfeasibleError,
+    MissingDependency and PromiseBroken.
     """
     from .simulation import simulate_derivation
+    from .simulation_case import How
 
     derivation = derive(op, hw, "default", **overrides)
-    return simulate_derivation(derivation, blocks=blocks, sanitizers=sanitizers, seed=seed)
+    return simulate_derivation(derivation, How(blocks, sanitizers, seed), scalars=scalars)
 
 
 def profile(
-    op: Attention,
+    op: Attention | Gemm,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = 2,
@@ -208,5 +214,6 @@ def profile(
 ) -> Profile:
     """Counts and clocks of `blocks` executed workgroups (None: all), occupancy and static MFMA share of the kernel."""
     from .profiling import profile_derivation
+    from .simulation_case import How
 
-    return profile_derivation(derive(op, hw, "default", **overrides), blocks=blocks, seed=seed)
+    return profile_derivation(derive(op, hw, "default", **overrides), How(blocks, False, seed))

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .hw.errors import InfeasibleError, MissingDependency
-from .traffic import attention_flops, fused_bytes
+from .emitted_file import load_kernel
+from .hw.errors import MissingDependency
+from .traffic import compulsory_bytes, flops
 
 if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
+    from .operators.gemm import Gemm
 
-__all__ = [
-    "Timing",
-    "bench_attention",
-    "buffer_sets",
-    "launch_times_us",
-    "load_kernel",
-]
+__all__ = ["Timing", "bench_operator", "buffer_sets", "launch_times_us", "launches_of"]
+
+#: Side of the square product that keeps the GPU busy while launches are queued, and the most of them.
+FILLER_SIDE, FILLER_LIMIT = 4096, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,17 @@ class Timing:
         )
 
 
-def buffer_sets(op: Attention, hw: HardwareDescriptor) -> int:
+def buffer_sets(op: Attention | Gemm, hw: HardwareDescriptor) -> int:
     """Sets of buffers to rotate: at least twice the last-level cache, so that no launch finds its inputs.
 
     The last level is the Infinity Cache, or L2 on a GPU without one.
     """
     cache_bytes = hw.mall_bytes or hw.l2_bytes * hw.num_xcds
-    return max(2, -(-2 * cache_bytes // fused_bytes(op)))
+    return max(2, -(-2 * cache_bytes // compulsory_bytes(op)))
 
 
-def load_kernel(path: Path) -> ModuleType:
-    """Import an emitted file under its own name."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import {path}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def bench_attention(
-    op: Attention, hw: HardwareDescriptor, *, repeats: int = 50, warmup: int = 10, **overrides: Any
+def bench_operator(
+    op: Attention | Gemm, hw: HardwareDescriptor, *, repeats: int = 50, warmup: int = 10, **overrides: Any
 ) -> Timing:
     """Emit the kernel, launch it `warmup` and then `repeats` times, and time each launch with device events.
 
@@ -85,13 +75,12 @@ def bench_attention(
     if missing := missing_dependency():
         raise MissingDependency(missing)
     derivation = derive(op, hw, model="default", **overrides)
-    if derivation.infeasible is not None:
-        raise InfeasibleError(derivation.infeasible)
+    derivation.require()
     with tempfile.TemporaryDirectory() as folder:
         emission = emit_to(derivation, Path(folder), compile=False)
-        kernel = load_kernel(emission.kernel)
         sets = buffer_sets(op, hw)
-        times_us = launch_times_us(kernel, op, sets=sets, repeats=repeats, warmup=warmup)
+        launches = launches_of(load_kernel(emission.kernel), sets=sets)
+        times_us = launch_times_us(launches, repeats=repeats, warmup=warmup)
     median_us = statistics.median(times_us)
     return Timing(
         kernel=emission.kernel.stem,
@@ -100,27 +89,74 @@ def bench_attention(
         min_us=min(times_us),
         launches=repeats,
         buffer_sets=sets,
-        tflops=attention_flops(op) / median_us / 1e6,
+        tflops=flops(op) / median_us / 1e6,
         peak_tflops=hw.peak_tflops(op.dtype),
     )
 
 
-def launch_times_us(
-    kernel: ModuleType, op: Attention, *, sets: int, repeats: int, warmup: int, device: str = "cuda"
-) -> list[float]:
-    """Microseconds of each timed launch; every launch, warm-up included, takes the next set of buffers."""
+def launches_of(kernel: ModuleType, *, sets: int, device: str = "cuda") -> list[Callable[[], Any]]:
+    """Launches of the emitted shape, each on buffers of its own, output included, and one workspace for all."""
+    inputs = kernel.example(device)
+    for place, name in enumerate("ab"):
+        if (pack := getattr(kernel, f"pack_{name}", None)) is not None:
+            inputs[place] = pack(inputs[place])
+    fixed = {}
+    if (workspace_of := getattr(kernel, "workspace_of", None)) is not None:
+        batch, M, N, _ = kernel.problem(*inputs[:2])
+        fixed["workspace"] = workspace_of(M, N, batch, device)
+    return [_launch(kernel, [_copied(value) for value in inputs], fixed) for _ in range(sets)]
+
+
+def _launch(kernel: ModuleType, inputs: Sequence[Any], fixed: dict[str, Any]) -> Callable[[], Any]:
+    out = kernel.run(*inputs, **fixed)
+    return lambda: kernel.run(*inputs, out=out, **fixed)
+
+
+def _copied(value: Any) -> Any:
+    """A tensor of its own memory; of a packed operand its data."""
+    from dataclasses import is_dataclass, replace
+
+    if is_dataclass(value) and not isinstance(value, type):
+        packed: Any = value
+        return replace(packed, data=packed.data.clone())
+    return value.clone()
+
+
+def launch_times_us(launches: Sequence[Callable[[], Any]], *, repeats: int, warmup: int) -> list[float]:
+    """Microseconds of each timed launch; every launch, warm-up included, takes the next set of buffers.
+
+    Other work keeps the GPU busy until all launches are queued: else the events around a short kernel would time
+    the host.
+    """
     import torch
 
     cuda: Any = torch.cuda
-    queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.heads, op.L_kv, op.d)
-    shapes = (queries, keys, keys, queries)
-    buffers = [[torch.randn(shape, device=device).to(kernel.TORCH_DTYPE) for shape in shapes] for _ in range(sets)]
-    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    begin_s = time.perf_counter()
     for launch in range(warmup):
-        kernel.run(*buffers[launch % sets])
+        launches[launch % len(launches)]()
+    queued_s = (time.perf_counter() - begin_s) / max(warmup, 1) * repeats
+    cuda.synchronize()
+    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    _occupy(cuda, 2 * queued_s)
     for launch, (begin, end) in enumerate(events, start=warmup):
         begin.record()
-        kernel.run(*buffers[launch % sets])
+        launches[launch % len(launches)]()
         end.record()
     cuda.synchronize()
     return [begin.elapsed_time(end) * 1e3 for begin, end in events]
+
+
+def _occupy(cuda: Any, seconds: float) -> None:
+    """Queue products that keep the GPU busy for about that long."""
+    import torch
+
+    square = torch.ones(FILLER_SIDE, FILLER_SIDE, device="cuda")
+    torch.mm(square, square)
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    begin.record()
+    torch.mm(square, square)
+    end.record()
+    cuda.synchronize()
+    each_s = max(begin.elapsed_time(end) * 1e-3, 1e-6)
+    for _ in range(min(int(seconds / each_s) + 1, FILLER_LIMIT)):
+        torch.mm(square, square)

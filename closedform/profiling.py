@@ -15,7 +15,8 @@ from .hw.sim.decode import code_of
 from .static_share import StaticShare, static_share
 
 if TYPE_CHECKING:
-    from .simulation import Progress, Simulation
+    from .simulation import Simulation
+    from .simulation_case import How, Progress
     from .visitors.derivation import Derivation
 
 __all__ = ["Binary", "Profile", "profile_derivation", "profile_file"]
@@ -68,17 +69,13 @@ class Profile:
         }
 
 
-def profile_derivation(
-    derivation: Derivation, *, blocks: int | None, seed: int = 0, progress: Progress | None = None
-) -> Profile:
-    """Emit, compile and profile attention; `blocks` workgroups are executed, all when None."""
+def profile_derivation(derivation: Derivation, how: How) -> Profile:
+    """Emit, compile and profile the kernel; of several that are launched, the first."""
     from .simulation import compiled_kernel, simulate_derivation
 
     compiled = compiled_kernel(derivation)
-    done = simulate_derivation(
-        derivation, compiled=compiled, blocks=blocks, sanitizers=False, seed=seed, progress=progress
-    )
-    kernel = parse_file(compiled.isa).kernel()
+    done = simulate_derivation(derivation, how, compiled=compiled)
+    kernel = parse_file(compiled.isa).kernel(done.result.kernel)
     return _profile(derivation.op.name, kernel, None, 0, done)
 
 

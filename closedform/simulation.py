@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .emission import require_promises
-from .hw.errors import BadInput
-from .hw.sim import Out, flydsl_args, parse_file, run
+from .hw.sim import Out, parse_file, run
 from .kernel_arguments import argument, bound_arguments, write_array
-from .traffic import attention_flops
+from .simulation_case import Executed, How, Progress, sampled
+from .traffic import attention_flops, gemm_flops
 
 if TYPE_CHECKING:
-    from .hw.sim import Result
+    from .hw.sim import Report, Result
     from .operators.accuracy import Accuracy
     from .operators.attention import Attention
+    from .operators.gemm import Gemm
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
 
-__all__ = ["Progress", "Simulation", "compiled_kernel", "estimated_seconds", "simulate_derivation", "simulate_file"]
-
-Array = Any  # a numpy array; what its elements are is said where it matters
-#: Called with the workgroups done and to do.
-Progress = Callable[[int, int], None]
+__all__ = ["How", "Simulation", "compiled_kernel", "estimated_seconds", "simulate_derivation", "simulate_file"]
 
 #: GFLOP of attention that one core simulates in a second, sanitizers on: 0.3 to 0.9 were measured over types and
 #: targets, and a tenth of that where every multiply-add is an instruction of its own. Only for the warning.
-_GFLOPS = {"chained": 0.5, "lds": 0.5, "fma": 0.05}
+ATTENTION_GFLOPS = {"chained": 0.5, "lds": 0.5, "fma": 0.05}
+#: The same of GEMM.
+GEMM_GFLOPS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a simulation found. `accuracy` is None for a file, whose right result nobody knows here.
 
-    With a sample of the workgroups the result is partial: only the rows of sampled blocks were compared.
-    `tiles` is None for a file. `saved` lists the outputs that were written.
+    With a sample of the workgroups the result is partial: only what they finished was compared, and `accuracy` is None
+    where that is nothing. `tiles` is None for a file. `saved` lists the outputs that were written. `result` is that of
+    the first kernel launched, `later` those of the kernels behind it.
     """
 
     name: str
@@ -49,16 +50,28 @@ class Simulation:
     accuracy: Accuracy | None
     grid: tuple[int, int, int]
     saved: tuple[Path, ...] = ()
+    later: tuple[Result, ...] = ()
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Of every kernel that was launched, in order."""
+        return (self.result, *self.later)
+
+    @property
+    def reports(self) -> list[Report]:
+        """Findings of all kernels."""
+        return [report for result in self.results for report in result.reports]
 
     @property
     def ok(self) -> bool:
         """No report and, where compared, within the bound of float64."""
-        return self.result.ok and (self.accuracy is None or self.accuracy.ok)
+        return not self.reports and (self.accuracy is None or self.accuracy.ok)
 
     def to_json(self) -> dict[str, Any]:
         from .visitors.derivation import tiles_json
 
-        found = self.result.to_json()
+        every = [result.to_json() for result in self.results]
+        found = every[0]
         accuracy = self.accuracy
         return {
             "ok": self.ok,
@@ -71,12 +84,21 @@ class Simulation:
             "grid": list(self.grid),
             "max_rel_error": None if accuracy is None else _finite(accuracy.max_rel_error),
             "error_bound": None if accuracy is None else _finite(accuracy.bound),
-            "reports": found["reports"],
+            "reports": [report for result in every for report in result["reports"]],
             "counts": found["counts"],
             "cu_bound": found["bound"],
             "workgroups": found["workgroups"],
             "sampled": found["sampled"],
-            "seconds": found["seconds"],
+            "later_kernels": [
+                {
+                    "kernel": result["kernel"],
+                    "counts": result["counts"],
+                    "cu_bound": result["bound"],
+                    "workgroups": result["workgroups"],
+                }
+                for result in every[1:]
+            ],
+            "seconds": sum(result["seconds"] for result in every),
             "saved": [str(path) for path in self.saved],
         }
 
@@ -86,9 +108,13 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def estimated_seconds(op: Attention) -> float:
+def estimated_seconds(op: Attention | Gemm) -> float:
     """Seconds that simulating every workgroup takes, by the operator's multiply-adds; the order of magnitude."""
-    return attention_flops(op) / (_GFLOPS[op.variant] * 1e9)
+    from .operators.gemm import Gemm
+
+    if isinstance(op, Gemm):
+        return gemm_flops(op) / (GEMM_GFLOPS * 1e9)
+    return attention_flops(op) / (ATTENTION_GFLOPS[op.variant] * 1e9)
 
 
 def compiled_kernel(derivation: Derivation) -> Compiled:
@@ -103,93 +129,31 @@ def compiled_kernel(derivation: Derivation) -> Compiled:
 
 def simulate_derivation(
     derivation: Derivation,
+    how: How | None = None,
     *,
     compiled: Compiled | None = None,
-    blocks: int | None = None,
-    sanitizers: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
+    scalars: Mapping[str, float] = MappingProxyType({}),
 ) -> Simulation:
-    """Emit, compile and execute attention on normal random inputs and compare with float64.
+    """Emit, compile and execute the operator on random inputs and compare with float64.
 
-    blocks: so many workgroups, spread over the grid, instead of all; only their rows are compared.
+    `scalars` are alpha, beta and scale of gemm. Of a sample only what its workgroups finish is compared.
     Raises InfeasibleError, MissingDependency, CompileError, PromiseBroken and SimulationError.
     """
     op = derivation.op
-    tiles, _, verdict = derivation.require()
     compiled = compiled_kernel(derivation) if compiled is None else compiled
-    launch = _Attention(op, tiles.block_q, verdict.grid, _sampled(verdict.grid, blocks), seed)
-    program = parse_file(compiled.isa)
-    arguments = flydsl_args(program.kernel(), launch.arguments)
-    result = run(program, arguments, verdict.grid, blocks=launch.numbers, sanitizers=sanitizers, progress=progress)
-    return Simulation(op.name, derivation.hw.name, op.dtype, tiles, result, launch.accuracy(), verdict.grid)
+    done = _simulator(op)(derivation, compiled, How() if how is None else how, **scalars)
+    first, *later = done.results
+    hw = derivation.hw.name
+    return Simulation(op.name, hw, op.dtype, derivation.tiles, first, done.accuracy, done.grid, later=tuple(later))
 
 
-def _sampled(grid: Sequence[int], blocks: int | None) -> Array:
-    """Flat numbers of the workgroups to run: all, or `blocks` of them spread over the grid."""
-    total = int(np.prod(grid))
-    if blocks is None or blocks >= total:
-        return np.arange(total)
-    if blocks < 1:
-        raise BadInput(f"--blocks {blocks}: at least one workgroup has to run")
-    return np.unique(np.linspace(0, total - 1, blocks).round().astype(np.int64))
+def _simulator(op: Any) -> Callable[..., Executed]:
+    """What executes the operator's launches."""
+    from .operators.attention import Attention
+    from .simulate_attention import simulate_attention
+    from .simulate_gemm import simulate_gemm
 
-
-class _Attention:
-    """Inputs and output of attention in memory, of which only what the sampled workgroups touch is filled.
-
-    A workgroup (x, y, z) has queries x * block_q and on of head y of batch z.
-    """
-
-    def __init__(self, op: Any, block_q: int, grid: Sequence[int], numbers: Array, seed: int) -> None:
-        from .hw.sim.memory import shadow
-        from .operators.numerics import rounded
-
-        self.op, self.block_q, self.numbers = op, block_q, numbers
-        x, y, z = numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])
-        self.rows: dict[tuple[int, int], list[int]] = {}
-        for block, head, batch in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
-            self.rows.setdefault((batch, head), []).append(block)
-        word = np.uint16 if op.dtype == "bf16" else np.dtype({"f32": np.float32, "f16": np.float16}[op.dtype])
-        shapes = [(op.batch, op.heads, length, op.d) for length in (op.L_q, op.L_kv, op.L_kv, op.L_q)]
-        self.q, self.k, self.v, self.out = (shadow(int(np.prod(s)), word).reshape(s) for s in shapes)
-        random = np.random.default_rng(seed)
-        for batch, head in self.rows:
-            for array in (self.q, self.k, self.v):
-                values = rounded(random.standard_normal(array.shape[2:], np.float32), op.dtype)
-                array[batch, head] = (values.view(np.uint32) >> 16) if op.dtype == "bf16" else values
-
-    @property
-    def arguments(self) -> list[Any]:
-        """The kernel's arguments in FlyDSL's order."""
-        op = self.op
-        return [self.q, self.k, self.v, Out(self.out), op.L_q, op.L_kv, np.float32(op.scale)]
-
-    def accuracy(self) -> Accuracy:
-        """Every row of the workgroups that ran, against float64 on the values that memory holds."""
-        from .operators.accuracy import Accuracy, compare
-        from .operators.attention import Attention
-        from .operators.reference import reference
-
-        op = self.op
-        worst: list[Accuracy] = []
-        for (batch, head), blocks in self.rows.items():
-            starts = (np.array(blocks)[:, None] * self.block_q + np.arange(self.block_q)).ravel()
-            rows = starts[starts < op.L_q]
-            q, out = self.q[batch, head][rows], self.out[batch, head][rows]
-            part = Attention(len(rows), op.L_kv, op.d, dtype=op.dtype, variant=op.variant)
-            inputs = zip("QKV", (q, self.k[batch, head], self.v[batch, head]), strict=True)
-            with np.errstate(all="ignore"):
-                expected = reference(part, **{name: self._values(a)[None, None] for name, a in inputs})
-                worst.append(compare(part, self._values(out)[None, None], expected))
-        top = max(worst, key=lambda a: (not a.ok, a.max_rel_error))
-        return Accuracy(top.max_rel_error, top.bound, top.share, all(a.ok for a in worst))
-
-    def _values(self, words: Array) -> Array:
-        """float64 of what memory holds."""
-        if self.op.dtype == "bf16":
-            return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        return words.astype(np.float64)
+    return simulate_attention if isinstance(op, Attention) else simulate_gemm
 
 
 def simulate_file(
@@ -226,7 +190,7 @@ def simulate_file(
         block,
         kernel=chosen.name,
         dynamic_lds=dynamic_lds,
-        blocks=_sampled(shape, blocks),
+        blocks=sampled(int(np.prod(shape)), blocks),
         sanitizers=sanitizers,
         progress=progress,
     )

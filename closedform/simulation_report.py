@@ -19,14 +19,17 @@ def simulation_text(done: Simulation) -> str:
     lines = [
         f"{what}: {result.kernel} on {result.target}",
         f"executed  {sample_text(done)}, {result.counts['waves']} waves",
+        *(f"then      {later.kernel}, {later.workgroups} workgroups" for later in done.later),
     ]
     if done.accuracy is not None:
         verdict = "agrees with float64" if done.accuracy.ok else "DISAGREES with float64"
-        verdict += " in the rows of the sample" if result.sampled else ""
+        verdict += " in the part of the sample" if result.sampled else ""
         error, bound = done.accuracy.max_rel_error, done.accuracy.bound
         lines.append(f"result    {verdict}: max relative error {error:.3e}, bound from rounding {bound:.3e}")
-    found = f"{len(result.reports)} finding(s)" if result.reports else "nothing to report"
-    checks = [f"checks    {found}", *(f"  {report}" for report in result.reports)]
+    elif done.tiles is not None:
+        lines.append("result    not compared: the sample finished nothing; take more with --blocks")
+    found = f"{len(done.reports)} finding(s)" if done.reports else "nothing to report"
+    checks = [f"checks    {found}", *(f"  {report}" for report in done.reports)]
     costs = [
         *cost_lines(result.counts, result.bound),
         f"occupancy {result.bound['workgroups_per_cu']} workgroups on a CU, {result.bound['waves_per_simd']:g} waves "

@@ -1,4 +1,4 @@
-"""HBM traffic and operations of attention: what any implementation must move, and what others move beyond it.
+"""HBM traffic and operations: what any implementation must move, and what others of attention move beyond it.
 
 Sizes in bytes. The matrix S is the L_q x L_kv scores of every head. Source of the countings: closed-formula
 paper, section 6 and the paragraph on HBM traffic in 6.2.
@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .operators.attention import Attention
+    from .operators.gemm import Gemm
 
-__all__ = ["attention_flops", "fused_bytes", "savings", "scores_bytes", "streamed_bytes", "unfused_bytes"]
+__all__ = [
+    "attention_flops",
+    "compulsory_bytes",
+    "flops",
+    "fused_bytes",
+    "gemm_bytes",
+    "gemm_flops",
+    "savings",
+    "scores_bytes",
+    "streamed_bytes",
+    "unfused_bytes",
+]
 
 
 def attention_flops(op: Attention) -> int:
@@ -61,3 +73,36 @@ def streamed_bytes(op: Attention, block_q: int) -> int:
     """
     blocks = -(-op.L_q // block_q)
     return op.batch * op.heads * blocks * 2 * op.L_kv * op.d * op.elem_bytes
+
+
+def gemm_flops(op: Gemm) -> int:
+    """Operations of the product, 2 * batch * M * N * K; the epilogue is not counted.
+
+    M = N = K = 4096: 137.4e9.
+    """
+    return 2 * op.batch * op.M * op.N * op.K
+
+
+def gemm_bytes(op: Gemm) -> int:
+    """Compulsory traffic of the product: A, B and C read once, D written once.
+
+    M = N = K = 4096, bf16: 100.7 MB.
+    """
+    from .hw.dtypes import dtype
+
+    operands = (op.M * op.K + op.K * op.N) * dtype(op.dtype).bits
+    return op.batch * (operands + (1 + op.has_c) * op.M * op.N * dtype(op.result).bits) // 8
+
+
+def flops(op: Attention | Gemm) -> int:
+    """Operations of the operator's products."""
+    from .operators.gemm import Gemm
+
+    return gemm_flops(op) if isinstance(op, Gemm) else attention_flops(op)
+
+
+def compulsory_bytes(op: Attention | Gemm) -> int:
+    """What any implementation of the operator must move: inputs read once, the result written once."""
+    from .operators.gemm import Gemm
+
+    return gemm_bytes(op) if isinstance(op, Gemm) else fused_bytes(op)

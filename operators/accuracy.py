@@ -44,6 +44,8 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
       + v growth          everything that is computed in the accumulator's type, roundoff v
       + tiny (1 + lost)   half a step of the dtype below its normal numbers: of the result, and of each P
 
+      + 1/2             of a whole number, where the result is none
+
     and a row's bound is its largest element's, relative to the largest `size`. Attention of n keys in f32
     thus stays near sqrt(d) roundoffs, of 16-bit types within 2 and a little.
 
@@ -57,6 +59,8 @@ def error_bound(op: Attention | Gemm, reference: Reference) -> Array:
     bound = u * np.abs(reference.out) + v * reference.growth
     if isinstance(op, Attention) and kind.bits < 32:
         bound = bound + u * reference.size + tiny * reference.lost
+    if u == 0:  # whole numbers
+        bound = bound + np.where(reference.out == np.rint(reference.out), 0.0, 0.5)
     bound = np.where(bound == 0, 0.0, bound + tiny)  # a sum without terms is rounded nowhere
     finite = np.isfinite(reference.out)
     bound, size = (np.where(finite, x, 0.0).max(axis=-1) for x in (bound, reference.size))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
 from .gemm import Gemm
@@ -55,13 +57,11 @@ def reference(
         return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
 
 
-def _finished(
-    op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float
-) -> Reference:
+def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float) -> Reference:
     """The reference behind the epilogue. Its terms each add a rounding, and no activation is steeper than 1.13."""
-    out = epilogue(op, sums.out, exact, alpha, beta, scale)
+    out = _held(epilogue(op, sums.out, exact, alpha, beta, scale), op.result)
     if (op.has_c, op.bias, op.activation, alpha, scale) == (False, "none", "none", 1.0, 1.0):
-        return sums
+        return replace(sums, out=out)
     terms = np.abs(alpha) * sums.size
     if op.has_c:
         terms = terms + np.abs(beta * exact["C"])
@@ -70,6 +70,11 @@ def _finished(
         terms = terms + (bias[:, :, None] if op.bias == "row" else bias[:, None, :])
     growth = (1.13 * (np.abs(alpha) * sums.growth + 8 * terms) + 8 * np.abs(out)) * np.abs(scale)
     return Reference(out, np.maximum(np.abs(out), terms * np.abs(scale)), growth, np.zeros_like(out))
+
+
+def _held(out: Array, dtype: str) -> Array:
+    """What memory of that type holds beyond its largest number: that number in 8 bits, infinity in wider floats."""
+    return np.where(np.abs(out) > dtype_of(dtype).max_finite, rounded(out, dtype), out)
 
 
 def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference:

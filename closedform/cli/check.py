@@ -13,6 +13,7 @@ from .options import (
     common_options,
     gemm_from,
     gemm_options,
+    gemm_override_options,
     hardware_from,
     override_options,
     overrides_from,
@@ -66,17 +67,20 @@ def attention(level: str, seed: int, hw: str | None, cus: int | None, as_json: b
 @gemm_options
 @level_option
 @seed_option
+@gemm_override_options
 @common_options
 def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
-    """Check a matrix product.
+    """Check a matrix product, with the tiles that are derived or fixed.
 
     \b
-    Example:
+    Examples:
       closedform check gemm --M 200 --N 150 --K 70 --hw mi210
+      closedform check gemm --M 64 --N 64 --K 2048 --split-k 3 --dtype bf16 --hw mi300x --level block
     """
+    overrides = overrides_from(values)
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
-    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides={})
+    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides)
 
 
 def _report(

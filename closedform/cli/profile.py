@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from closedform.simulation_case import How
 
 from .files import FileGroup, blocks_option, file_options, seed_option
 from .options import (
     attention_from,
     attention_options,
     common_options,
+    gemm_from,
+    gemm_options,
+    gemm_override_options,
     hardware_from,
     override_options,
     overrides_from,
@@ -21,6 +27,7 @@ from .progress import workgroup_progress
 from .simulate import warn_of_length
 
 if TYPE_CHECKING:
+    from closedform.hw.descriptor import HardwareDescriptor
     from closedform.profiling import Profile
 
 __all__ = ["profile"]
@@ -40,6 +47,7 @@ def profile() -> None:
     \b
     Examples:
       closedform profile attention --L 16384 --d 128 --dtype bf16 --hw mi300x
+      closedform profile gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x
       closedform profile kernel.s
       closedform profile kernel.s --grid 4,1,1 --arg normal:f16:64x64 --arg out:f32:64x64 --arg i32:64
     """
@@ -59,16 +67,40 @@ def attention(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, se
       closedform profile attention --L 16384 --d 128 --dtype bf16 --hw mi300x
       closedform profile attention --L 512 --d 64 --heads 2 --hw mi355x --dtype f16 --blocks 0 --json
     """
+    overrides = overrides_from(values)
+    op = attention_from(values)
+    _profile(op, hardware_from(hw, cus), overrides, How(blocks or None, False, seed), as_json)
+
+
+@profile.command()
+@gemm_options
+@gemm_override_options
+@common_options
+@blocks_option(SAMPLE)
+@seed_option
+def gemm(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+    """Profile the emitted matrix product; of a split sum the kernel that multiplies.
+
+    \b
+    Examples:
+      closedform profile gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x
+      closedform profile gemm --M 512 --N 512 --K 512 --hw mi210 --tile-m 64 --tile-n 64 --blocks 0 --json
+    """
+    overrides = overrides_from(values)
+    descriptor = hardware_from(hw, cus)
+    op = gemm_from(values, descriptor)
+    _profile(op, descriptor, overrides, How(blocks or None, False, seed), as_json)
+
+
+def _profile(op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool) -> None:
     from closedform.profiling import profile_derivation
     from closedform.visitors.feasibility import derive
 
-    overrides = overrides_from(values)
-    op = attention_from(values)
-    derivation = derive(op, hardware_from(hw, cus), model="default", **overrides)
+    derivation = derive(op, hw, model="default", **overrides)
     _, _, verdict = derivation.require()
-    warn_of_length(op, verdict.blocks, blocks or None)
+    warn_of_length(op, verdict.blocks, how.blocks)
     with workgroup_progress() as progress:
-        found = profile_derivation(derivation, blocks=blocks or None, seed=seed, progress=progress)
+        found = profile_derivation(derivation, replace(how, progress=progress))
     _print(found, as_json)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from closedform.simulation_case import How
 
 from .files import FileGroup, blocks_option, file_options, seed_option
 from .options import (
     attention_from,
     attention_options,
     common_options,
+    gemm_from,
+    gemm_options,
+    gemm_override_options,
     hardware_from,
     override_options,
     overrides_from,
@@ -20,6 +26,7 @@ from .output import notice, print_json
 from .progress import workgroup_progress
 
 if TYPE_CHECKING:
+    from closedform.hw.descriptor import HardwareDescriptor
     from closedform.simulation import Simulation
 
 __all__ = ["simulate", "warn_of_length"]
@@ -45,6 +52,7 @@ def simulate() -> None:
     Examples:
       closedform simulate attention --L 512 --d 128 --hw mi300x
       closedform simulate attention --L 16384 --d 128 --hw mi300x --dtype bf16 --blocks 2
+      closedform simulate gemm --M 300 --N 200 --K 500 --layout NT --dtype bf16 --hw mi300x
       closedform simulate kernel.s --grid 4,1,1 --arg normal:f16:64x64 --arg out:f32:64x64 --arg i32:64
       closedform simulate kernel.s --help
 
@@ -77,19 +85,64 @@ def attention(
       closedform simulate attention --L 77 --Lkv 200 --d 40 --hw mi100 --dtype f16 --heads 2 --json
       closedform simulate attention --L 16384 --d 128 --heads 16 --dtype bf16 --hw mi355x --blocks 2
     """
+    overrides = overrides_from(values)
+    op = attention_from(values)
+    _simulate(op, hardware_from(hw, cus), overrides, How(blocks, sanitizers, seed), as_json)
+
+
+@simulate.command()
+@gemm_options
+@gemm_override_options
+@click.option("--alpha", type=float, default=1.0, show_default=True, help="Factor of A B; with 0 neither is read.")
+@click.option("--beta", type=float, default=1.0, show_default=True, help="Factor of C; with 0 it is not read.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Factor of D where it has 8-bit floats.")
+@common_options
+@blocks_option(None)
+@sanitizers_option
+@seed_option
+def gemm(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    blocks: int | None,
+    sanitizers: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+    scale: float,
+    **values: Any,
+) -> None:
+    """Simulate the emitted matrix product, host side and all kernels of a split sum included.
+
+    With --blocks whole tiles are run, with every part of their sums.
+
+    \b
+    Examples:
+      closedform simulate gemm --M 300 --N 200 --K 500 --layout NT --dtype bf16 --hw mi300x
+      closedform simulate gemm --M 64 --N 64 --K 4096 --split-k 4 --dtype f16 --hw mi210 --json
+      closedform simulate gemm --M 8192 --N 8192 --K 1024 --dtype bf16 --hw mi355x --blocks 2
+    """
+    overrides = overrides_from(values)
+    descriptor = hardware_from(hw, cus)
+    op = gemm_from(values, descriptor)
+    how = How(blocks, sanitizers, seed)
+    _simulate(op, descriptor, overrides, how, as_json, alpha=alpha, beta=beta, scale=scale)
+
+
+def _simulate(
+    op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool, **scalars: float
+) -> None:
+    """Derive, compile, execute and print; exit status 1 where the kernel is wrong."""
     from closedform.simulation import compiled_kernel, simulate_derivation
     from closedform.visitors.feasibility import derive
 
-    overrides = overrides_from(values)
-    op = attention_from(values)
-    derivation = derive(op, hardware_from(hw, cus), model="default", **overrides)
+    derivation = derive(op, hw, model="default", **overrides)
     _, _, verdict = derivation.require()
-    warn_of_length(op, verdict.blocks, blocks)
+    warn_of_length(op, verdict.blocks, how.blocks)
     compiled = compiled_kernel(derivation)
     with workgroup_progress() as progress:
-        done = simulate_derivation(
-            derivation, compiled=compiled, blocks=blocks, sanitizers=sanitizers, seed=seed, progress=progress
-        )
+        done = simulate_derivation(derivation, replace(how, progress=progress), compiled=compiled, scalars=scalars)
     _print(done, as_json)
     if not done.ok:
         click.echo("error: the compiled kernel is wrong: this is a bug in closedform", err=True)
@@ -132,7 +185,7 @@ def warn_of_length(op: Any, workgroups: int, blocks: int | None) -> None:
     share = 1.0 if blocks is None else min(blocks / workgroups, 1.0)
     seconds = estimated_seconds(op) * share
     if seconds > LONG_S:
-        shorter = "--blocks N runs a sample" if blocks is None else "a smaller --blocks or --Lkv is faster"
+        shorter = "--blocks N runs a sample" if blocks is None else "a smaller --blocks, --Lkv or --K is faster"
         notice(f"{workgroups * share:.0f} workgroups take about {_duration(seconds)} here; {shorter}")
 
 

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from closedform.bench import Timing, bench_attention, buffer_sets, launch_times_us
+from closedform.bench import Timing, bench_operator, buffer_sets, launch_times_us, launches_of
 from closedform.device import detect
 from closedform.hw import catalogue
 from closedform.operators.attention import Attention
-from closedform.traffic import attention_flops, fused_bytes
+from closedform.operators.gemm import Gemm
+from closedform.traffic import attention_flops, compulsory_bytes, flops, fused_bytes
 
 
 @pytest.mark.skipif(detect() is not None, reason="a GPU is present: tests/device times it")
-def test_without_a_gpu_it_says_so(run: Callable[..., Result]) -> None:
-    result = run("bench", "attention", "--L", 256, "--d", 64)
+@pytest.mark.parametrize("words", [("attention", "--L", 256, "--d", 64), ("gemm", "--M", 64, "--N", 64, "--K", 64)])
+def test_without_a_gpu_it_says_so(run: Callable[..., Result], words: tuple[object, ...]) -> None:
+    result = run("bench", *words)
     assert result.exit_code == 3
     assert "GPU" in result.stderr or "torch" in result.stderr
 
@@ -31,11 +33,12 @@ def test_flops_and_bytes_of_the_main_job() -> None:
 
 @pytest.mark.parametrize("gpu", catalogue.names())
 @pytest.mark.parametrize("length", [1, 300, 16384])
-def test_buffers_exceed_twice_the_last_level_cache(gpu: str, length: int) -> None:
-    hw, op = catalogue.get(gpu), Attention(length, length, 128)
+@pytest.mark.parametrize("kind", [lambda n: Attention(n, n, 128), lambda n: Gemm(n, n, 128)], ids=["attention", "gemm"])
+def test_buffers_exceed_twice_the_last_level_cache(gpu: str, length: int, kind: Any) -> None:
+    hw, op = catalogue.get(gpu), kind(length)
     cache_bytes = hw.mall_bytes or hw.l2_bytes * hw.num_xcds
     sets = buffer_sets(op, hw)
-    assert sets * fused_bytes(op) >= 2 * cache_bytes
+    assert sets * compulsory_bytes(op) >= 2 * cache_bytes
     assert sets >= 2
 
 
@@ -54,38 +57,64 @@ def test_every_launch_takes_the_next_buffers(monkeypatch: pytest.MonkeyPatch) ->
             assert end.at == self.at + 1
             return 0.25
 
+    occupied: list[float] = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def run(q: Any, k: Any, v: Any, out: Any) -> None:
-        assert q.shape == out.shape == (1, 2, 5, 8)
-        assert k.shape == v.shape == (1, 2, 7, 8)
-        launches.append(id(q))
-
-    kernel: Any = SimpleNamespace(TORCH_DTYPE=torch.float16, run=run)
-    times = launch_times_us(kernel, Attention(5, 7, 8, heads=2), sets=3, repeats=4, warmup=2, device="cpu")
+    monkeypatch.setattr("closedform.bench._occupy", lambda cuda, seconds: occupied.append(seconds))
+    times = launch_times_us([lambda n=n: launches.append(n) for n in range(3)], repeats=4, warmup=2)
     assert times == [250.0] * 4
-    assert len(launches) == 6
-    assert launches[:3] != launches[1:4]
-    assert len(set(launches)) == 3
+    assert launches == [0, 1, 2, 0, 1, 2]
+    assert len(occupied) == 1
 
 
-def test_bench_emits_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_launch_has_buffers_of_its_own() -> None:
+    """Inputs and output are separate in each set; a workspace serves all."""
+    torch = pytest.importorskip("torch")
+    seen: list[tuple[Any, ...]] = []
+
+    def run(a: Any, b: Any, out: Any = None, workspace: Any = None) -> Any:
+        out = torch.empty(1, 4, 8) if out is None else out
+        seen.append((a.data_ptr(), b.data_ptr(), out.data_ptr(), id(workspace)))
+        return out
+
+    kernel: Any = SimpleNamespace(
+        run=run,
+        example=lambda device: [torch.ones(1, 4, 2), torch.ones(1, 2, 8)],
+        problem=lambda a, b: (1, 4, 8, 2),
+        workspace_of=lambda M, N, batch, device: (torch.zeros(batch * M * N),),
+    )
+    for launch in launches_of(kernel, sets=3, device="cpu"):
+        launch()
+    timed = seen[3:]
+    assert timed == seen[:3]
+    for place in range(3):
+        assert len({launch[place] for launch in timed}) == 3
+    assert len({launch[3] for launch in seen}) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "constant"),
+    [
+        (Attention(1000, 1000, 64, heads=2, dtype="bf16"), ("HEAD_DIM", 64)),
+        (Gemm(512, 256, 1024, dtype="bf16", layout="NT"), ("ELEM_BYTES", 2)),
+    ],
+)
+def test_bench_emits_and_times(monkeypatch: pytest.MonkeyPatch, op: Any, constant: tuple[str, int]) -> None:
     """The whole way with a stand-in for the launch: the emitted file is imported and its times become TFLOPS."""
     pytest.importorskip("torch")
     pytest.importorskip("flydsl")
     seen: list[Any] = []
 
-    def launch_times_us(kernel: Any, op: Attention, **counts: int) -> list[float]:
-        seen.append((kernel.TARGET, kernel.HEAD_DIM, counts))
-        return [30.0, 10.0, 20.0]
+    def launches_of(kernel: Any, sets: int) -> list[Any]:
+        seen.append((kernel.TARGET, getattr(kernel, constant[0]), sets))
+        return []
 
-    monkeypatch.setattr("closedform.bench.launch_times_us", launch_times_us)
-    op = Attention(1000, 1000, 64, heads=2, dtype="bf16")
-    timing = bench_attention(op, catalogue.get("mi300x"), repeats=3, warmup=1)
-    assert seen == [("gfx942", 64, {"sets": timing.buffer_sets, "repeats": 3, "warmup": 1})]
+    monkeypatch.setattr("closedform.bench.launches_of", launches_of)
+    monkeypatch.setattr("closedform.bench.launch_times_us", lambda launches, **counts: [30.0, 10.0, 20.0])
+    timing = bench_operator(op, catalogue.get("mi300x"), repeats=3, warmup=1)
+    assert seen == [("gfx942", constant[1], timing.buffer_sets)]
     assert (timing.median_us, timing.min_us) == (20.0, 10.0)
-    assert timing.tflops == pytest.approx(attention_flops(op) / 20e-6 / 1e12)
+    assert timing.tflops == pytest.approx(flops(op) / 20e-6 / 1e12)
 
 
 def test_timing_as_text() -> None:

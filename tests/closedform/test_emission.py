@@ -201,7 +201,7 @@ def test_the_emitted_file_without_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert "gfx942" in done.stdout
 
-    from closedform.bench import load_kernel
+    from closedform.emitted_file import load_kernel
 
     module = load_kernel(kernel)
     q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)

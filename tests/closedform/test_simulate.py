@@ -82,13 +82,75 @@ def test_attention_sample(run: Run) -> None:
     result = run("simulate", "attention", *shape, "--blocks", 2)
     assert result.exit_code == 0, result.output
     assert "a sample, 2 of" in result.stdout
-    assert "agrees with float64 in the rows of the sample" in result.stdout
+    assert "agrees with float64 in the part of the sample" in result.stdout
     assert "nothing to report" in result.stdout
 
 
 @needs_compiler
 @pytest.mark.compile
-def test_wrong_kernel_is_our_bug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "kernels"),
+    [
+        ("--M 65 --N 48 --K 200 --dtype bf16 --layout NT --hw mi300x --lda 208", 1),
+        ("--M 40 --N 64 --K 0 --beta-c --beta 0.5 --dtype f32 --hw mi100", 1),
+        ("--M 64 --N 64 --K 700 --dtype f16 --hw mi210 --split-k 3", 1),
+        ("--M 64 --N 64 --K 704 --dtype f16 --hw mi355x --split-k 3 --split-algorithm workspace", 2),
+        ("--M 96 --N 64 --K 256 --dtype fp8 --out-dtype fp8 --scale 0.5 --hw mi300x --stream-k 3 --preshuffle A", 1),
+        ("--M 33 --N 64 --K 64 --dtype i8 --bias row --alpha 0.3 --hw mi355x", 1),
+    ],
+)
+def test_gemm(run: Run, words: str, kernels: int) -> None:
+    result = run("simulate", "gemm", *words.split(), "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert_valid(answer)
+    assert answer["ok"]
+    assert answer["reports"] == []
+    assert answer["max_rel_error"] <= answer["error_bound"]
+    assert len(answer["later_kernels"]) == kernels - 1
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("fixed", "workgroups"),
+    [
+        ((), 2),
+        (("--split-k", 2), 2),
+        (("--split-k", 2, "--split-algorithm", "workspace"), 2),
+        (("--stream-k", 9), 2),
+    ],
+)
+def test_gemm_sample(run: Run, fixed: tuple[object, ...], workgroups: int) -> None:
+    """Of a sample whole tiles run, whoever adds to them, and nothing else is compared."""
+    shape = ("--M", 200, "--N", 200, "--K", 200, "--batch", 2, "--tile-m", 64, "--tile-n", 64)
+    result = run("simulate", "gemm", *shape, "--hw", "mi210", "--dtype", "f16", "--blocks", 2, *fixed)
+    assert result.exit_code == 0, result.output
+    assert f"a sample, {workgroups} of" in result.stdout
+    assert "agrees with float64 in the part of the sample" in result.stdout
+
+
+def test_operands_beyond_memory() -> None:
+    from closedform.operators.gemm import Gemm
+    from closedform.simulate_gemm import require_memory
+
+    require_memory(Gemm(16384, 16384, 16384, dtype="f64"))
+    with pytest.raises(BadInput, match="choose smaller M, N, K or batch"):
+        require_memory(Gemm(1 << 17, 1 << 17, 64))
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("words", "instruction"),
+    [
+        (("attention", "--L", 33, "--d", 32, "--dtype", "f16"), ("v_exp_f32", "v_log_f32")),
+        (("gemm", "--M", 33, "--N", 40, "--K", 64, "--dtype", "f32"), ("_mul_f32", "_add_f32")),
+    ],
+)
+def test_wrong_kernel_is_our_bug(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], instruction: tuple[str, str]
+) -> None:
     """An instruction of the compiled kernel changed: exit status 1 and the word bug."""
     from dataclasses import replace
 
@@ -98,10 +160,10 @@ def test_wrong_kernel_is_our_bug(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
     def broken(derivation: Any) -> Any:
         good = compiled(derivation)
-        return replace(good, isa=good.isa.replace("v_exp_f32", "v_log_f32"))
+        return replace(good, isa=good.isa.replace(*instruction))
 
     monkeypatch.setattr(simulation, "compiled_kernel", broken)
-    result = run("simulate", "attention", "--L", 33, "--d", 32, "--hw", "mi300x", "--dtype", "f16", "--json")
+    result = run("simulate", *words, "--hw", "mi300x", "--json")
     assert result.exit_code == 1
     assert "bug in closedform" in only_line(result)
     answer = json.loads(result.stdout)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import closedform
-from closedform.bench import bench_attention, load_kernel
+from closedform.bench import bench_operator
+from closedform.emitted_file import load_kernel
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.operators.attention import DTYPES, VARIANTS, Attention
 
@@ -92,6 +93,6 @@ def test_strided_inputs(gpu: HardwareDescriptor, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bench_times_the_kernel(gpu: HardwareDescriptor, dtype: str) -> None:
-    timing = bench_attention(Attention(4096, 4096, 128, heads=4, dtype=dtype), gpu, repeats=10, warmup=3)
+    timing = bench_operator(Attention(4096, 4096, 128, heads=4, dtype=dtype), gpu, repeats=10, warmup=3)
     assert 0 < timing.min_us <= timing.median_us
     assert 0 < timing.tflops < timing.peak_tflops

@@ -1,0 +1,84 @@
+"""Attention on the simulator: inputs of the sampled workgroups, one launch, their rows against float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .hw.sim import Out, flydsl_args, parse_file, run
+from .simulation_case import Array, Executed, How, sampled, worst_of
+
+if TYPE_CHECKING:
+    from .operators.accuracy import Accuracy
+    from .visitors.compile import Compiled
+    from .visitors.derivation import Derivation
+
+__all__ = ["simulate_attention"]
+
+
+def simulate_attention(derivation: Derivation, compiled: Compiled, how: How) -> Executed:
+    """Attention on normal random inputs; with a sample only the rows of sampled workgroups are compared."""
+    tiles, _, verdict = derivation.require()
+    numbers = sampled(verdict.blocks, how.blocks)
+    launch = _Launch(derivation.op, tiles.block_q, verdict.grid, numbers, how.seed)
+    program = parse_file(compiled.isa)
+    arguments = flydsl_args(program.kernel(), launch.arguments)
+    result = run(program, arguments, verdict.grid, blocks=numbers, **how.run_options)
+    return Executed((result,), launch.accuracy(), verdict.grid)
+
+
+class _Launch:
+    """Inputs and output of attention in memory, of which only what the sampled workgroups touch is filled.
+
+    A workgroup (x, y, z) has queries x * block_q and on of head y of batch z.
+    """
+
+    def __init__(self, op: Any, block_q: int, grid: tuple[int, int, int], numbers: Array, seed: int) -> None:
+        from .hw.sim.memory import shadow
+        from .operators.numerics import rounded
+
+        self.op, self.block_q, self.numbers = op, block_q, numbers
+        x, y, z = numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])
+        self.rows: dict[tuple[int, int], list[int]] = {}
+        for block, head, batch in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
+            self.rows.setdefault((batch, head), []).append(block)
+        word = np.uint16 if op.dtype == "bf16" else np.dtype({"f32": np.float32, "f16": np.float16}[op.dtype])
+        shapes = [(op.batch, op.heads, length, op.d) for length in (op.L_q, op.L_kv, op.L_kv, op.L_q)]
+        self.q, self.k, self.v, self.out = (shadow(int(np.prod(s)), word).reshape(s) for s in shapes)
+        random = np.random.default_rng(seed)
+        for batch, head in self.rows:
+            for array in (self.q, self.k, self.v):
+                values = rounded(random.standard_normal(array.shape[2:], np.float32), op.dtype)
+                array[batch, head] = (values.view(np.uint32) >> 16) if op.dtype == "bf16" else values
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The kernel's arguments in FlyDSL's order."""
+        op = self.op
+        return [self.q, self.k, self.v, Out(self.out), op.L_q, op.L_kv, np.float32(op.scale)]
+
+    def accuracy(self) -> Accuracy:
+        """Every row of the workgroups that ran, against float64 on the values that memory holds."""
+        from .operators.accuracy import compare
+        from .operators.attention import Attention
+        from .operators.reference import reference
+
+        op = self.op
+        parts: list[Accuracy] = []
+        for (batch, head), blocks in self.rows.items():
+            starts = (np.array(blocks)[:, None] * self.block_q + np.arange(self.block_q)).ravel()
+            rows = starts[starts < op.L_q]
+            q, out = self.q[batch, head][rows], self.out[batch, head][rows]
+            rowwise = Attention(len(rows), op.L_kv, op.d, dtype=op.dtype, variant=op.variant)
+            inputs = zip("QKV", (q, self.k[batch, head], self.v[batch, head]), strict=True)
+            with np.errstate(all="ignore"):
+                expected = reference(rowwise, **{name: self._values(a)[None, None] for name, a in inputs})
+                parts.append(compare(rowwise, self._values(out)[None, None], expected))
+        return worst_of(parts)
+
+    def _values(self, words: Array) -> Array:
+        """float64 of what memory holds."""
+        if self.op.dtype == "bf16":
+            return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return words.astype(np.float64)
