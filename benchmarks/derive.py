@@ -18,6 +18,9 @@ CASES = {
     "attention bf16 d=192, through LDS": (Attention(4096, 4096, 192, heads=32, dtype="bf16", variant="lds"), "default"),
     "attention, the paper's model": (Attention(16384, 16384, 128), "paper"),
     "gemm 4096^3, the paper's model": (Gemm(4096, 4096, 4096), "paper"),
+    "gemm bf16 4096^3": (Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), "default"),
+    "gemm f16 16x16384x4096, split": (Gemm(16, 16384, 4096, dtype="f16"), "default"),
+    "gemm f32 8192x1024x2048": (Gemm(8192, 1024, 2048, layout="TN"), "default"),
 }
 
 

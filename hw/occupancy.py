@@ -6,6 +6,7 @@ The rules are those that LLVM applies and writes into the kernel's metadata; the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .descriptor import HardwareDescriptor
 from .errors import BadInput
@@ -92,6 +93,7 @@ def waves_per_simd(hw: HardwareDescriptor, arch: int, acc: int = 0) -> int:
     return min(hw.waves_per_simd_max, hw.vgpr_file // allocated)
 
 
+@lru_cache(maxsize=256)
 def register_budget(hw: HardwareDescriptor, waves: int) -> Budget:
     """The largest counts with which `waves` waves still fit on a SIMD: align_down(vgpr_file / waves).
 
@@ -135,6 +137,7 @@ def lds_share_bytes(hw: HardwareDescriptor, workgroups: int) -> int:
     return min(hw.lds_max_per_workgroup_bytes, *(_align_down(share, g) for g in steps))
 
 
+@lru_cache(maxsize=4096)
 def occupancy_of(
     hw: HardwareDescriptor, waves_per_workgroup: int, arch: int, acc: int = 0, lds_bytes: int = 0
 ) -> Occupancy:

@@ -104,6 +104,7 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
     `below` asks for fewer accumulator registers a wave than that.
     """
     best, best_time = None, 0.0
+    M, N, K, batch = op.M, op.N, op.K, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom, pad_bytes = overrides["atom"], (overrides.get("pad") or 0) * op.elem_bytes
     for block in block_ladder(hw, op.dtype, op.packed):
@@ -114,8 +115,7 @@ def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: i
         rows = ("A" not in op.packed) * block.tile_m + ("B" not in op.packed) * block.tile_n
         if pad_bytes and rows * (ROW_BYTES + pad_bytes) > lds_share(hw, block.wave_m * block.wave_n):
             continue
-        blocks = block.count(op.M, op.N, op.batch)
-        time = block.costs.best(blocks, max(1, -(-op.K // block.tile_k))).clocks
+        time = block.costs.least(block.count(M, N, batch), max(1, -(-K // block.tile_k)))
         if best is None or time < best_time * TIE:
             best, best_time = block, time
     if best is not None:
@@ -129,7 +129,7 @@ def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tu
 
     best: Any = None
     for block in block_ladder(hw, name):
-        time = block.costs.best_of(block.count(M, N), -(-K // block.tile_k))
+        time = block.costs.least_of(block.count(M, N), -(-K // block.tile_k))
         if best is None:
             best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
             continue
@@ -231,10 +231,10 @@ def _tiles(op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, 
 def _spread(op: Gemm, block: Block, tile_k: int, overrides: dict[str, Any]) -> Spread:
     """How the sum over k is split: by formula for a rung of the ladder, else as given."""
     if overrides.get("stream_k") or block.spread is None:
-        return Spread(0.0)
+        return Spread()
     blocks, depth = block.count(op.M, op.N, op.batch), -(-op.K // tile_k)
     if overrides.get("split_k") is not None:
-        return Spread(0.0, algorithm=block.spread.algorithm(overrides["split_k"]))
+        return Spread(algorithm=block.spread.algorithm(overrides["split_k"]))
     if overrides.get("stream_k") is not None:
         return block.spread.split_k(blocks, depth)
     return block.spread.best(blocks, depth)

@@ -11,7 +11,6 @@ from closedform.hw.errors import Infeasible
 from closedform.hw.occupancy import occupancy_of, register_budget
 
 from .formula import ceil_div
-from .gemm_registers import main_loop_least
 from .gemm_shape import GemmShape
 
 __all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "registers_fit", "waves_per_simd_range"]
@@ -81,7 +80,7 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = main_loop_least(shape)
+    least = shape.main_loop_least
     if budget.unified:
         return least, budget.total
     return max(shape.accumulators, least - shape.accumulators), budget.arch
@@ -304,4 +303,7 @@ def registers_fit(shape: GemmShape) -> bool:
 
 def broken_rule(shape: GemmShape) -> Infeasible | None:
     """The first rule that the setting breaks, or None."""
-    return next((broken for rule in RULES if (broken := rule.broken(shape)) is not None), None)
+    for rule in RULES:
+        if (broken := rule.broken(shape)) is not None:
+            return broken
+    return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, overload
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
@@ -12,7 +14,7 @@ from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
 from closedform.operators.gemm_pack import PackedLayout, packed_layout
 
 from .derivation import RegisterItem
-from .gemm_registers import live_sets, main_loop
+from .gemm_registers import live_sets, main_loop, main_loop_least
 
 __all__ = ["GRID_X", "GemmShape", "OperandShape"]
 
@@ -69,11 +71,41 @@ class OperandShape:
         return self.units_a_thread * (1 + self.read)
 
 
+T = TypeVar("T")
+
+
+class _OfAnySize(Generic[T]):
+    """A property that depends on the kind of product and not on its sizes: computed once for all of them."""
+
+    def __init__(self, function: Callable[[GemmShape], T]) -> None:
+        self.function, self.name = function, function.__name__
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, shape: None, owner: type) -> _OfAnySize[T]: ...
+    @overload
+    def __get__(self, shape: GemmShape, owner: type) -> T: ...
+    def __get__(self, shape: GemmShape | None, owner: type) -> T | _OfAnySize[T]:
+        if shape is None:
+            return self
+        if self.name not in shape.known:
+            shape.known[self.name] = self.function(shape)
+        value: T = shape.known[self.name]
+        return value
+
+
+@lru_cache(maxsize=4096)
+def _known(hw: HardwareDescriptor, tiles: GemmTiles, *kind: str) -> dict[str, Any]:
+    """What is known of all products of a kind."""
+    return {}
+
+
 class GemmShape:
     """Derived counts of one emitted GEMM."""
 
     def __init__(self, op: Gemm, tiles: GemmTiles, hw: HardwareDescriptor) -> None:
         self.op, self.tiles, self.hw = op, tiles, hw
+        self.known = _known(hw, tiles, op.dtype, op.result, op.layout, op.preshuffled)
         self.atom = tiles.atom
         self.threads = tiles.waves * hw.wavefront_size
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
@@ -83,7 +115,7 @@ class GemmShape:
         self.atoms_m = tiles.wave_tile[0] // tiles.atom.m
         self.atoms_n = tiles.wave_tile[1] // tiles.atom.n
 
-    @cached_property
+    @_OfAnySize
     def layout(self) -> GemmLayout:
         run = max(1, CHUNK_BYTES // self.out_bytes)
         tiles = self.tiles
@@ -98,7 +130,7 @@ class GemmShape:
             tiles.lds_write * self.elem_bytes,
         )
 
-    @cached_property
+    @_OfAnySize
     def operands(self) -> tuple[OperandShape, OperandShape]:
         """A and B."""
         tiles, op = self.tiles, self.op
@@ -123,7 +155,7 @@ class GemmShape:
         both = ((a, self.tiles.tile_m, self.atoms_m), (b, self.tiles.tile_n, self.atoms_n))
         return tuple(row for row in both if row[0].kind != "Packed")
 
-    @cached_property
+    @_OfAnySize
     def packed(self) -> dict[str, PackedLayout]:
         """How the pre-shuffled operands lie."""
         return {name: packed_layout(self.layout, name) for name in self.op.packed}
@@ -159,7 +191,7 @@ class GemmShape:
         """Image rows of one buffer."""
         return sum(rows for _, rows, _ in self.through_lds)
 
-    @property
+    @_OfAnySize
     def lds_bytes(self) -> int:
         tiles = self.tiles
         row_bytes = (tiles.tile_k + tiles.pad) * self.elem_bytes
@@ -185,12 +217,17 @@ class GemmShape:
         """Registers of the tile that is under way."""
         return 0 if self.tiles.direct else sum(operand.staged for operand in self.operands)
 
-    @cached_property
+    @_OfAnySize
     def main_loop(self) -> list[RegisterItem]:
         """The live set of the main loop in the emitted order."""
         return main_loop(self, pinned=True)
 
-    @cached_property
+    @_OfAnySize
+    def main_loop_least(self) -> int:
+        """Registers without which the main loop spills."""
+        return main_loop_least(self)
+
+    @_OfAnySize
     def items(self) -> tuple[RegisterItem, ...]:
         """The live set where a wave holds most, with reasons."""
         return max(live_sets(self), key=lambda items: sum(item.registers for item in items))
@@ -206,7 +243,7 @@ class GemmShape:
         wide = [o.registers_loads for o in self.operands if o.kind == "AlongRows" and self.elem_bytes == 4]
         return part + sum(wide)
 
-    @cached_property
+    @_OfAnySize
     def places(self) -> int:
         """Different XORs of a chunk's place, of both operands."""
         layout, tiles = self.layout, self.tiles

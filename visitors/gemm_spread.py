@@ -19,9 +19,8 @@ LAUNCH_CLOCKS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A way to cover the CUs, with its predicted clocks."""
+    """A way to cover the CUs."""
 
-    clocks: float
     split_k: int = 1
     algorithm: str = "workspace"
     stream_k: int = 0
@@ -85,21 +84,30 @@ class SpreadCosts:
         """Split-K as far as it goes, one part where it does not."""
         parts = self.parts(blocks, depth)
         if parts < 2:
-            return Spread(self.plain(blocks, depth))
-        return Spread(self.split(parts, depth), parts, self.algorithm(parts))
+            return Spread()
+        return Spread(parts, self.algorithm(parts))
+
+    def least(self, blocks: int, depth: int) -> float:
+        """Clocks of the best way; a split only for a gain that its uncertainty leaves."""
+        plain: float = self.plain(blocks, depth)
+        if self.few(blocks, depth):
+            other = self.split(self.parts(blocks, depth), depth)
+        elif self.uneven(blocks, depth):
+            other = self.stream(blocks, depth)
+        else:
+            return plain
+        return other if other < GAIN * plain else plain
 
     def best(self, blocks: int, depth: int) -> Spread:
-        """The least time; a split only for a gain that its uncertainty leaves."""
-        plain = Spread(self.plain(blocks, depth))
-        other = plain
+        """The way that takes the least clocks."""
+        if self.least(blocks, depth) == self.plain(blocks, depth):
+            return Spread()
         if self.few(blocks, depth):
-            other = self.split_k(blocks, depth)
-        elif self.uneven(blocks, depth):
-            other = Spread(self.stream(blocks, depth), stream_k=self.cus * self.together)
-        return other if other.clocks < GAIN * plain.clocks else plain
+            return self.split_k(blocks, depth)
+        return Spread(stream_k=self.cus * self.together)
 
-    def best_of(self, blocks: Any, depth: Any) -> Any:
-        """The clocks of `best` for arrays of problems."""
+    def least_of(self, blocks: Any, depth: Any) -> Any:
+        """`least` for arrays of problems."""
         import numpy as np
 
         plain = self.plain(blocks, depth)

@@ -21,6 +21,7 @@ from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
 from closedform.visitors.gemm_default import block_tiles
 from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES, RULES, lds_fits
+from closedform.visitors.gemm_shape import GemmShape, _known
 
 from .gemm_addresses import Int, namespace, place
 
@@ -33,6 +34,30 @@ def square(n: int = 4096, **fields: Any) -> Gemm:
 
 def derived(hw: str, op: Gemm, **fixed: Any) -> Any:
     return derive(op, catalogue.get(hw), "default", **fixed)
+
+
+@given(
+    hw=st.sampled_from(TARGETS),
+    dtype=st.sampled_from(["f32", "f16", "bf16"]),
+    layout=st.sampled_from(LAYOUTS),
+    first=st.tuples(*[st.integers(1, 5000)] * 3),
+    second=st.tuples(*[st.integers(1, 5000)] * 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_counts_are_the_same_whatever_was_derived_before(
+    hw: str, dtype: str, layout: str, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    """Counts that problem sizes share must not depend on them."""
+    _known.cache_clear()
+    alone = derived(hw, Gemm(*second, dtype=dtype, layout=layout))
+    _known.cache_clear()
+    other = derived(hw, Gemm(*first, dtype=dtype, layout=layout))
+    if other.tiles is not None and alone.tiles is not None:
+        for op in (other.op, alone.op):
+            assert GemmShape(op, alone.tiles, other.hw).items
+    again = derived(hw, Gemm(*second, dtype=dtype, layout=layout))
+    assert again.resources == alone.resources
+    assert again.tiles == alone.tiles
 
 
 # --- named cases ------------------------------------------------------------------------------------------------
