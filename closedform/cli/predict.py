@@ -36,7 +36,7 @@ def own_constants(path: str | None, hw: HardwareDescriptor) -> Constants | None:
     if path is None:
         return None
     from closedform.predict.constants import constants_from
-    from closedform.predict.gemm import gemm_family
+    from closedform.predict.families import gemm_family
 
     return constants_from(path, hw, gemm_family(hw))
 

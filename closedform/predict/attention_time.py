@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 
+from .families import gemm_family
 from .step import DIRECT_ROWS, workgroups_per_cu
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ REGISTER_BYTES = 4
 TILE_Q = (16, 32, 64, 128, 256)
 TILE_KV = (16, 32, 64, 128)
 WAVES = (4, 8)
-#: Buffers of K and V in LDS; an AMD kernel has one, and the next tiles under way in registers.
+#: Buffers of K and V in LDS; a staged kernel has one, and the next tiles under way in registers.
 STAGES = (1, 2, 3, 4)
 STAGED_STAGES = (2,)
 #: Registers a thread needs besides the two accumulators before a configuration counts as legal.
@@ -87,9 +88,9 @@ class AttentionTiming:
 
 
 def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
-    """Registers of a thread for O and S; on an AMD GPU also for Q and for the next tiles of K and V."""
+    """Registers of a thread for O and S; in a staged kernel also for Q and for the next tiles of K and V."""
     found: Array = c.tile_q * (d + c.tile_kv)
-    if hw.vgpr_acc:
+    if gemm_family(hw) == "staged":
         found = found + (c.tile_q + 2 * c.tile_kv) * d * elem_bytes / REGISTER_BYTES
     registers: Array = found / (c.waves * hw.wavefront_size)
     return registers
@@ -97,7 +98,7 @@ def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: 
 
 def _lds_bytes(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
     """K and V in every buffer; Q too where the matrix cores read it from there."""
-    if hw.vgpr_acc:
+    if gemm_family(hw) == "staged":
         found: Array = 2 * c.tile_kv * d * elem_bytes
     else:
         found = (c.tile_q + 2 * c.stages * c.tile_kv) * d * elem_bytes
@@ -110,9 +111,10 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
     O and S, size of a workgroup; 8 waves where each owns 16 rows."""
     import numpy as np
 
-    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if hw.vgpr_acc else STAGES, indexing="ij")
+    staged = gemm_family(hw) == "staged"
+    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if staged else STAGES, indexing="ij")
     c = AttentionConfigs(*(np.ascontiguousarray(a.ravel(), float) for a in axes))
-    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if hw.vgpr_acc else OTHER_REGISTERS)
+    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if staged else OTHER_REGISTERS)
     ok = (
         (_lds_bytes(hw, c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
         & (registers <= np.minimum(hw.vgpr_per_wave_max, hw.vgpr_file * hw.simds_per_cu / c.waves))
@@ -153,7 +155,7 @@ def attention_time(
     lanes = hw.vector_f32_flops_per_clk_cu / 2
     soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
     # One granule of every workgroup is the system's where Q lies in LDS.
-    lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if hw.vgpr_acc else hw.lds_granule_bytes)
+    lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if gemm_family(hw) == "staged" else hw.lds_granule_bytes)
     per_cu = workgroups_per_cu(hw, c.waves, lds, _registers(hw, c, d, s.elem_bytes) + k["registers"])
     number = np.clip(np.ceil(grid / cus), 1, per_cu)
     tile_bytes = 2 * bn * d * s.elem_bytes

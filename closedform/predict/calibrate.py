@@ -16,8 +16,9 @@ from closedform.writing import write_together
 from .bands import coverage_of_held_out, fitted_bands
 from .configs import configs
 from .constants import COLUMNS, Constants, constants_for
+from .families import gemm_family
 from .fit import cross_validated, fit_constants, mean_factor
-from .gemm import gemm_family, gemm_timing, k_step
+from .gemm import gemm_timing, k_step
 from .gemm_time import GemmShapes
 from .lattice import legal_configs, useful
 

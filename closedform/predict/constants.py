@@ -15,6 +15,8 @@ from pathlib import Path
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
+from .families import target_of
+
 __all__ = [
     "COLUMNS",
     "FILE",
@@ -28,8 +30,6 @@ __all__ = [
 
 FILE = Path(__file__).parent / "constants.csv"
 COLUMNS = ("family", "gpu", "name", "value", "prior", "spread", "unit", "source", "fit_date")
-#: Which calibrated part stands in for one that was never measured.
-STAND_INS = {"gfx908": "mi210", "gfx90a": "mi210", "gfx942": "mi325x", "gfx950": "mi350x", "sm_90": "h200"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +127,12 @@ def constants_from(path: str | Path, hw: HardwareDescriptor, family: str) -> Con
 
 
 def constants_for(hw: HardwareDescriptor, family: str) -> Constants:
-    """The constants for that GPU: its own, those of its target, or those of the calibrated part that stands in for it.
+    """The constants for that GPU: its own, or those of the calibrated part that stands in for it (`families.csv`).
 
     Rates are per compute unit or scale with the descriptor's own rates, so a stand-in follows the GPU's numbers.
     """
     sets = _shipped()
-    for name in (hw.name, hw.gfx, STAND_INS.get(hw.gfx)):
-        if name is not None and (family, name) in sets:
+    for name in (hw.name, *target_of(hw).stand_ins):
+        if (family, name) in sets:
             return sets[family, name]
-    known = sorted(gpu for kind, gpu in sets if kind == family)
-    if not known:
-        raise BadInput(f"no constants of the kernel family {family!r}")
-    return sets[(family, known[0])]
+    raise BadInput(f"no constants of the kernel family {family!r} for {hw.name}")

@@ -9,19 +9,14 @@ from closedform.hw.descriptor import HardwareDescriptor
 
 from .configs import Configs
 from .constants import Constants, constants_for
+from .families import gemm_family
 from .gemm_time import GemmShapes, Timing, gemm_time
 from .step import Step, pipelined_step, staged_step
 
 if TYPE_CHECKING:
     from .configs import Array
 
-__all__ = ["gemm_family", "gemm_shapes", "gemm_timing", "k_step"]
-
-
-def gemm_family(hw: HardwareDescriptor) -> str:
-    """Which kernels a GPU runs: "pipelined" where copies to shared memory take 16 bytes a lane and matrix instructions
-    read it (no accumulator file), else "staged"."""
-    return "pipelined" if not hw.vgpr_acc else "staged"
+__all__ = ["gemm_shapes", "gemm_timing", "k_step"]
 
 
 def k_step(hw: HardwareDescriptor, k: Constants, c: Configs, dtype: str, layout: str) -> Step:

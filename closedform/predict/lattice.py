@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from closedform.hw.descriptor import HardwareDescriptor
 
 from .configs import Configs, configs
+from .families import gemm_family
 from .step import LEAST_OTHER_REGISTERS, registers_per_thread
 
 if TYPE_CHECKING:
@@ -73,6 +74,4 @@ def useful(c: Configs, M: Array, N: Array, K: Array) -> Array:
 @lru_cache(maxsize=8)
 def lattice(hw: HardwareDescriptor, dtype: str) -> Configs:
     """The lattice of `select` for a product of that type."""
-    from .gemm import gemm_family
-
     return legal_configs(hw, gemm_family(hw), hw.resolve_dtype(dtype).bits)

@@ -21,6 +21,7 @@ from .attention_time import AttentionConfigs, AttentionShape, attention_lattice,
 from .bands import band_for, borrowed_band
 from .configs import configs
 from .constants import Constants, constants_for
+from .families import gemm_family
 from .gemm import gemm_timing
 from .gemm_time import GemmShapes
 from .quantise import rounds, utilisation
@@ -203,8 +204,6 @@ def predict_softmax(rows: int, cols: int, dtype: str, hw: HardwareDescriptor) ->
     """
     for name, value in (("rows", rows), ("cols", cols)):
         check_extent(name, value)
-    from .gemm import gemm_family
-
     k = constants_for(hw, gemm_family(hw))
     kind = hw.resolve_dtype(dtype)
     active = min(rows, hw.num_cus)

@@ -13,7 +13,8 @@ from closedform.hw.errors import BadInput
 
 from .configs import Configs
 from .constants import Constants, constants_for
-from .gemm import gemm_family, k_step
+from .families import gemm_family
+from .gemm import k_step
 from .gemm_time import GemmShapes, gemm_time
 from .lattice import legal_configs, useful
 from .step import Step

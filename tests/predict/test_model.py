@@ -16,6 +16,7 @@ from closedform.predict.attention_time import AttentionShape, attention_lattice,
 from closedform.predict.constants import COLUMNS, FILE, constants_for, load_constants
 from closedform.predict.step import registers_per_thread
 
+#: The paper's descriptors have nothing but f32.
 GPUS = (*(name for name in catalogue.names() if not name.startswith("paper_")), "h200")
 MEASURED = ("h200", "mi325x", "mi300x", "mi250x", "mi100")
 extent = st.integers(1, 20000)
@@ -93,6 +94,22 @@ def test_attention_is_monotone_in_keys_and_heads(heads, length, d, causal, more)
     assert (base > 0).all()
     if not causal:
         never_faster(base, run(heads, length, length + more))
+
+
+@pytest.mark.parametrize("gpu", [*catalogue.names(), "h200"])
+def test_every_catalogued_gpu_is_predicted_by_the_kernels_of_its_target(gpu):
+    hw = catalogue.get(gpu)
+    dtype = "bf16" if hw.atoms_for("bf16", emittable=False) else "f32"
+    found = closedform.predict(Gemm(512, 512, 512, dtype=dtype), hw)
+    assert (found.constants_of == "h200") == (gpu == "h200")
+    assert closedform.predict(Attention(512, 512, 64, dtype=dtype), hw).latency_us > 0
+    assert predict_softmax(512, 512, dtype, hw).latency_us > 0
+
+
+def test_a_target_without_kernels_is_refused():
+    hw = dataclasses.replace(catalogue.get("mi300x"), name="own", gfx="gfx1100", atoms=())
+    with pytest.raises(BadInput, match="knows no kernels of gfx1100"):
+        constants_for(hw, "staged")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
