@@ -13,8 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
 
 from .families import gemm_family
+from .legality import check_capacities, check_whole
 from .step import DIRECT_ROWS, workgroups_per_cu
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = [
     "AttentionTiming",
     "attention_lattice",
     "attention_time",
+    "check_attention_config",
 ]
 
 ATTENTION_LEVELS = ("matrix", "softmax", "chain", "latency", "l1_fill", "hbm")
@@ -82,7 +85,7 @@ class AttentionTiming:
     """Microseconds, and with detail the clocks of one step by level, the workgroups and the rounds."""
 
     latency_us: Array
-    levels: dict[str, Array] | None = None
+    levels_clk: dict[str, Array] | None = None
     workgroups: Array | None = None
     rounds: Array | None = None
 
@@ -122,6 +125,24 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
         & ((c.waves <= min(WAVES)) | (c.tile_q >= WAVE_ROWS * c.waves))
     )
     return c.take(np.flatnonzero(ok))
+
+
+def check_attention_config(hw: HardwareDescriptor, d: int, elem_bytes: float, config: Mapping[str, int]) -> None:
+    """Raises BadInput or InfeasibleError for a configuration that no kernel can have on that GPU."""
+    import numpy as np
+
+    check_whole(config, {"tile_q": WAVE_ROWS, "tile_kv": WAVE_ROWS})
+    staged = gemm_family(hw) == "staged"
+    c = AttentionConfigs(*(np.array([float(config[f.name])]) for f in fields(AttentionConfigs)))
+    check_capacities(
+        hw,
+        waves=config["waves"],
+        lds_bytes=float(_lds_bytes(hw, c, d, elem_bytes)[0]),
+        registers=float(_registers(hw, c, d, elem_bytes)[0]) + (STAGED_OTHER_REGISTERS if staged else OTHER_REGISTERS),
+        tile_elements=config["tile_q"] * config["tile_kv"],
+    )
+    if staged and config["stages"] not in STAGED_STAGES:
+        raise BadInput(f"stages={config['stages']}: a staged kernel has {STAGED_STAGES[0]}")
 
 
 def attention_time(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 
@@ -12,9 +12,6 @@ from .constants import Constants, constants_for
 from .families import gemm_family
 from .gemm_time import GemmShapes, Timing, gemm_time
 from .step import Step, pipelined_step, staged_step
-
-if TYPE_CHECKING:
-    from .configs import Array
 
 __all__ = ["gemm_shapes", "gemm_timing", "k_step"]
 
@@ -27,9 +24,7 @@ def k_step(hw: HardwareDescriptor, k: Constants, c: Configs, dtype: str, layout:
     return make(hw, k, c, kind.bits / 8, layout, rate)
 
 
-def gemm_shapes(
-    M: Array, N: Array, K: Array, elem_bytes: float, out_bytes: float, layout: str, batch: Array
-) -> GemmShapes:
+def gemm_shapes(M: Any, N: Any, K: Any, elem_bytes: float, out_bytes: float, layout: str, batch: Any) -> GemmShapes:
     """Shapes as columns, so that they broadcast against configurations."""
     import numpy as np
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "GemmShapes", "Timing", "gemm_time"]
 
-#: What can bind a k step, in the order of `Timing.levels`.
+#: What can bind a k step, in the order of `Timing.levels_clk`.
 LEVELS = ("compute", "lds", "issue", "latency", "l1_fill", "last_level_cache", "hbm")
 #: A row stride with this factor puts every row of a k step on the same memory channels.
 STRIDE_BYTES = 8192
@@ -46,12 +46,12 @@ class GemmShapes:
 class Timing:
     """`latency_us` over shapes x configurations; the rest only where asked for.
 
-    `levels`: clocks of one k step of a full round by what could bind it; `parts_us`: launch, main loop, what begins and
-    ends a tile, reduction.
+    `levels_clk`: clocks of one k step of a full round by what could bind it; `parts_us`: launch, main loop, what
+    begins and ends a tile, reduction.
     """
 
     latency_us: Array
-    levels: dict[str, Array] | None = None
+    levels_clk: dict[str, Array] | None = None
     parts_us: dict[str, Array] | None = None
     rounds: Array | None = None
     tiles: Array | None = None

@@ -6,19 +6,22 @@ two from the smallest matrix instruction on, so that the same rules serve waves 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
 
 from .configs import Configs, configs
 from .families import gemm_family
-from .step import LEAST_OTHER_REGISTERS, registers_per_thread
+from .legality import check_capacities, check_whole
+from .step import LEAST_OTHER_REGISTERS, STAGED_BUFFERS, registers_per_thread, tile_bytes
 
 if TYPE_CHECKING:
     from .configs import Array
 
-__all__ = ["lattice", "legal_configs", "useful"]
+__all__ = ["check_gemm_config", "lattice", "legal_configs", "useful"]
 
 TILES = (16, 32, 64, 128, 256)
 #: Bytes of a row of a k step: one to four cache lines of 64 bytes.
@@ -45,12 +48,10 @@ def legal_configs(hw: HardwareDescriptor, family: str, bits: int) -> Configs:
     m, n, k, waves, last = (g.ravel() for g in np.meshgrid(*axes, indexing="ij"))
     if family == "pipelined":
         c = configs(m, n, k, waves=waves, stages=last)
-        lds = c.stages * (m + n) * k * elem
     else:
         c = configs(m, n, k, waves=waves, wave_m=2.0, wave_n=2.0, split_k=last)
-        lds = (m + n) * k * elem
     fits = (
-        (lds <= hw.lds_max_per_workgroup_bytes)
+        (tile_bytes(family, c, elem) <= hw.lds_max_per_workgroup_bytes)
         & (registers_per_thread(hw, c) + LEAST_OTHER_REGISTERS <= hw.vgpr_per_wave_max)
         & (waves * hw.wavefront_size <= hw.workgroup_max)
         & (m * n <= FULL_TILE)
@@ -69,6 +70,26 @@ def useful(c: Configs, M: Array, N: Array, K: Array) -> Array:
         & (c.split_k * c.tile_k <= np.maximum(K, c.tile_k))
     )
     return found
+
+
+def check_gemm_config(hw: HardwareDescriptor, family: str, dtype: str, config: Mapping[str, int], K: int) -> None:
+    """Raises BadInput or InfeasibleError for a configuration that no kernel of the family can have on that GPU."""
+    kind = hw.resolve_dtype(dtype)
+    depth = min(atom.k for atom in hw.atoms_for(kind, emittable=False))
+    check_whole(config, {"tile_m": TILES[0], "tile_n": TILES[0], "tile_k": depth})
+    c = configs(*(config[n] for n in ("tile_m", "tile_n", "tile_k")), waves=config["waves"], stages=config["stages"])
+    check_capacities(
+        hw,
+        waves=config["waves"],
+        lds_bytes=float(tile_bytes(family, c, kind.bits / 8)[0]),
+        registers=float(registers_per_thread(hw, c)[0]) + LEAST_OTHER_REGISTERS,
+        tile_elements=config["tile_m"] * config["tile_n"],
+    )
+    if family == "staged" and config["stages"] > STAGED_BUFFERS:
+        raise BadInput(f"stages={config['stages']}: a staged kernel has at most {STAGED_BUFFERS}")
+    steps = -(-K // config["tile_k"])
+    if config["split_k"] > steps:
+        raise BadInput(f"split_k={config['split_k']}: K={K} has {steps} steps of tile_k={config['tile_k']} to share")
 
 
 @lru_cache(maxsize=8)

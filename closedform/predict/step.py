@@ -18,7 +18,15 @@ from .configs import Configs
 if TYPE_CHECKING:
     from .configs import Array
 
-__all__ = ["LINE_BYTES", "Step", "pipelined_step", "registers_per_thread", "staged_step", "workgroups_per_cu"]
+__all__ = [
+    "LINE_BYTES",
+    "Step",
+    "pipelined_step",
+    "registers_per_thread",
+    "staged_step",
+    "tile_bytes",
+    "workgroups_per_cu",
+]
 
 LINE_BYTES = 128
 #: Rows from which a matrix instruction of several waves reads shared memory directly.
@@ -50,6 +58,12 @@ def registers_per_thread(hw: HardwareDescriptor, c: Configs) -> Array:
     return found
 
 
+def tile_bytes(family: str, c: Configs, elem_bytes: float) -> Array:
+    """LDS of the tiles of A and B of a workgroup: every stage of a pipelined kernel, one image of a staged one."""
+    found: Array = (c.tile_m + c.tile_n) * c.tile_k * elem_bytes
+    return found * c.stages if family == "pipelined" else found
+
+
 def workgroups_per_cu(
     hw: HardwareDescriptor, waves: Array, lds_bytes: Array, registers: Array, most: int | None = None
 ) -> Array:
@@ -77,7 +91,7 @@ def pipelined_step(
     direct = bm >= DIRECT_ROWS
     b_k_contiguous = layout[1] == "T"
     registers = registers_per_thread(hw, c) + k["registers"] + np.where(direct, 0, 16)
-    lds = c.stages * (bm + bn) * bk * elem_bytes + hw.lds_granule_bytes
+    lds = tile_bytes("pipelined", c, elem_bytes) + hw.lds_granule_bytes
     # Waves beyond the 16 x 8 pieces of a tile repeat work.
     repeated = np.where(direct, 1, np.maximum(1, waves / (bm / 16 * bn / 8)))
     wide = np.where(direct & b_k_contiguous, k["k_contiguous_b"], 0) * (bn / 256) ** 2
@@ -131,7 +145,7 @@ def staged_step(
     # 8-bit elements that do not lie along k are turned with byte operations on their way to LDS.
     turned = (bm * (not a_k) + bn * (not b_k)) * bk / k["turn_bytes"] if elem_bytes == 1 else np.zeros_like(bm)
     registers = registers_per_thread(hw, c) + k["registers"]
-    lds = (bm + bn) * bk * elem_bytes
+    lds = tile_bytes("staged", c, elem_bytes)
     return Step(
         tensor_clk=tensor,
         shared_clk=read + write,

@@ -12,8 +12,9 @@ from closedform.hw import BadInput, catalogue
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
 from closedform.predict import gemm_selector, predict_conv2d, predict_softmax
-from closedform.predict.attention_time import AttentionShape, attention_lattice, attention_time
+from closedform.predict.attention_time import AttentionShape, attention_lattice, attention_time, check_attention_config
 from closedform.predict.constants import COLUMNS, FILE, constants_for, load_constants
+from closedform.predict.lattice import check_gemm_config
 from closedform.predict.step import registers_per_thread
 
 #: The paper's descriptors have nothing but f32.
@@ -125,6 +126,18 @@ def test_the_lattice_is_legal(gpu):
     assert (c.waves * hw.wavefront_size).max() <= hw.workgroup_max
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_what_is_selectable_can_be_asked_for(gpu):
+    hw = catalogue.get(gpu)
+    for dtype in sorted({a.dtype_a.name for a in hw.atoms if a.dtype_a.bits >= 8}):
+        selector = gemm_selector(hw, dtype, "NN")
+        for i in range(len(selector.configs)):
+            check_gemm_config(hw, selector.constants.family, dtype, selector.configs.at(i), 2**20)
+    c = attention_lattice(hw, 128)
+    for i in range(len(c)):
+        check_attention_config(hw, 128, 2, c.at(i))
+
+
 def test_selection_is_deterministic_and_batched():
     first = closedform.select(Gemm(4096, 4096, 4096, dtype="bf16"), "h200")
     assert first.to_json() == closedform.select(Gemm(4096, 4096, 4096, dtype="bf16"), "h200").to_json()
@@ -132,6 +145,41 @@ def test_selection_is_deterministic_and_batched():
     assert batch["tile_m"][0] == first.best.config["tile_m"]
     assert batch["latency_us"][0] == pytest.approx(first.best.latency_us)
     assert batch["tile_m"][1] <= 32
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), [("f32", "mi300x"), ("fp8", "mi300x"), ("bf16", "h200"), ("i8", "mi210")])
+def test_a_batch_answers_as_one_product_does(dtype, gpu):
+    hw = catalogue.get(gpu)
+    m, n, k, b = [1, 300, 4096], [7919, 64, 4096], [512, 1, 8192], [1, 7, 2]
+    batch = closedform.select_batch(m, n, k, hw, batch=b, dtype=dtype, layout="NT")
+    name = hw.resolve_dtype(dtype).name
+    for i, shape in enumerate(zip(m, n, k, strict=True)):
+        one = closedform.select(Gemm(*shape, batch=b[i], dtype=name, layout="NT"), hw).best
+        assert batch["latency_us"][i] == pytest.approx(one.latency_us)
+
+
+@pytest.mark.parametrize("gpu", ["mi100", "mi210", "mi300x", "mi355x"])
+def test_the_closed_form_is_timed_and_compared(gpu):
+    for op in (
+        Gemm(1000, 700, 3000, dtype="bf16"),
+        Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"),
+        Attention(2048, 2048, 128, heads=8, dtype="bf16"),
+        Attention(1, 64, 72, dtype="f32"),
+    ):
+        chosen = closedform.select(op, gpu)
+        other = chosen.closed_form
+        tiles = closedform.derive(op, gpu).tiles
+        assert other.candidate.config["waves"] == tiles.waves
+        factor = other.candidate.latency_us / chosen.best.latency_us
+        expected = "faster than the closed form's" if factor > 1.0005 else "keep them" if factor < 0.9995 else "as fast"
+        assert expected in other.why
+        assert other.why in chosen.why
+
+
+def test_without_a_closed_form_the_reason_is_given():
+    chosen = closedform.select(Gemm(64, 64, 64, dtype="bf16"), "h200")
+    assert chosen.closed_form.candidate is None
+    assert "waves of 32 lanes" in chosen.why
 
 
 def test_a_given_configuration_is_what_is_predicted():
