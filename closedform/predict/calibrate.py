@@ -14,13 +14,12 @@ from closedform.hw.errors import BadInput
 from closedform.writing import write_together
 
 from .bands import coverage_of_held_out, fitted_bands
-from .configs import configs
 from .constants import COLUMNS, Constants, constants_for
 from .families import gemm_family
 from .fit import cross_validated, fit_constants, mean_factor
 from .gemm import gemm_timing, k_step
 from .gemm_time import GemmShapes
-from .lattice import legal_configs, useful
+from .lattice import family_configs, legal_configs, useful
 
 if TYPE_CHECKING:
     from .configs import Array
@@ -133,9 +132,7 @@ def _predict(hw: HardwareDescriptor, data: Measurements, k: Constants, rows: Arr
             c = {name: values[mask] for name, values in data.numbers.items()}
             out_bytes = max(bits / 8, 2.0)
             if tiles:
-                found = configs(
-                    *(c[n] for n in ("tile_m", "tile_n", "tile_k")), **{n: c[n] for n in ("waves", "stages", "split_k")}
-                )
+                found = family_configs(k.family, **{name: c[name] for name in OPTIONAL})
                 s = GemmShapes(c["M"], c["N"], c["K"], bits / 8, out_bytes, layout)
                 out[mask] = gemm_timing(hw, found, s, dtype, constants=k).latency_us
                 continue

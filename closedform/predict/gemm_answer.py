@@ -15,7 +15,7 @@ from .closed_form import closed_form
 from .configs import Configs, configs
 from .constants import Constants
 from .gemm import gemm_shapes, gemm_timing
-from .lattice import check_gemm_config
+from .lattice import check_gemm_config, family_configs
 from .legality import check_names
 from .quantise import utilisation
 from .select import GemmSelector, gemm_selector
@@ -107,16 +107,14 @@ def predict_gemm(op: Gemm, hw: HardwareDescriptor, *, constants: Constants | Non
     """
     check_names(config, GEMM_CONFIG)
     selector = _selector(op, hw, constants)
-    ranking = selector.rank(op.M, op.N, op.K, op.batch)
-    chosen = {**ranking.configs.at(int(ranking.order(1)[0])), **config}
+    family = selector.constants.family
+    chosen = dict(config)
+    if len(config) < len(GEMM_CONFIG):
+        ranking = selector.rank(op.M, op.N, op.K, op.batch)
+        chosen = _public({**ranking.configs.at(int(ranking.order(1)[0])), **config})
     if config:
-        check_gemm_config(hw, selector.constants.family, op.dtype, chosen, op.K)
-    if "waves" in config:
-        chosen["wave_m"] = math.gcd(config["waves"], max(1, chosen["tile_m"] // 16))
-        chosen["wave_n"] = config["waves"] // chosen["wave_m"]
-    keys = ("wave_m", "wave_n", "stages", "mfma_m", "split_k")
-    c = configs(chosen["tile_m"], chosen["tile_n"], chosen["tile_k"], **{n: chosen[n] for n in keys})
-    return _prediction(op, selector, c, _public(chosen))
+        check_gemm_config(hw, family, op.dtype, chosen, op.K)
+    return _prediction(op, selector, family_configs(family, **chosen), chosen)
 
 
 def select_gemm(op: Gemm, hw: HardwareDescriptor, count: int = 4, *, constants: Constants | None = None) -> Selection:

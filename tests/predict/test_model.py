@@ -182,6 +182,17 @@ def test_without_a_closed_form_the_reason_is_given():
     assert "waves of 32 lanes" in chosen.why
 
 
+@pytest.mark.parametrize("gpu", [*catalogue.names(), "h200"])
+@pytest.mark.parametrize("shape", [(2048, 2048, 2048), (16, 8192, 4096), (1, 1, 1)])
+def test_the_selected_configuration_is_predicted_as_it_was_ranked(gpu, shape):
+    op = Gemm(*shape, dtype="f32" if gpu.startswith("paper_") else "bf16", layout="NT")
+    chosen = closedform.select(op, gpu)
+    for found in (chosen.best, *chosen.runners_up):
+        given = closedform.predict(op, gpu, **found.config)
+        assert given.latency_us == pytest.approx(found.latency_us)
+        assert given.config == found.config
+
+
 def test_a_given_configuration_is_what_is_predicted():
     op = Gemm(2048, 2048, 2048, dtype="bf16", layout="NT")
     chosen = closedform.select(op, "h200").best
