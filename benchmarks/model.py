@@ -23,7 +23,9 @@ import model_hipblaslt
 import numpy as np
 from model_data import Residuals
 
+import closedform
 from closedform.hw import catalogue
+from closedform.operators.gemm import Gemm
 from closedform.predict.bands import COVERAGE, REGIMES, coverage_of_held_out, fitted_bands
 from closedform.predict.constants import COLUMNS, FILE, Constants, shipped_constants
 from closedform.predict.quantise import hit_rate, rounds, utilisation
@@ -47,12 +49,14 @@ def examples() -> None:
 
 def speed() -> None:
     for name, dtype in (("h200", "bf16"), ("mi325x", "bf16")):
-        selector = gemm_selector(catalogue.get(name), dtype, "NT")
-        selector.best(4096, 4096, 4096)
+        hw = catalogue.get(name)
+        selector = gemm_selector(hw, dtype, "NT")
+        closedform.select(Gemm(4096, 4096, 4096, dtype=dtype, layout="NT"), hw)
         spent = []
         for i in range(REPEATS):
+            op = Gemm(4096 + i, 4096, 4096, dtype=dtype, layout="NT")
             begin = time.perf_counter()
-            selector.best(4096 + i, 4096, 4096)
+            closedform.select(op, hw)
             spent.append(time.perf_counter() - begin)
         m, n, k = np.random.default_rng(0).integers(1, 16384, (3, 10000))
         begin = time.perf_counter()

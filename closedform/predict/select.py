@@ -103,6 +103,8 @@ def _checked(*extents: Any) -> list[Array]:
     """M, N, K and batch as float arrays of one length; BadInput names the extent that is no whole number from 1 on."""
     import numpy as np
 
+    if all(type(v) is int and 1 <= v <= LIMIT for v in extents):
+        return [np.array([float(v)]) for v in extents]
     found = list(np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in extents)))
     for name, v in zip(("M", "N", "K", "batch"), found, strict=True):
         if not ((v >= 1) & (v <= LIMIT) & (v == np.floor(v))).all():
