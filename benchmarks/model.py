@@ -1,9 +1,10 @@
-"""Every figure of the latency model, cross-validated by shape; `--write` puts fitted values into constants.csv.
+"""Every figure of the latency model, cross-validated by shape, each fold fitted from the priors on.
 
     python benchmarks/model.py DATA [--only h200-gemm ...] [--folds N] [--held-out PART] [--write]
 
 DATA is the folder of the measured tables (their README describes them). With `--held-out PART` it reads the files named
-PART, not train, and scores the committed constants on them, with no fit.
+PART, not train, and scores the committed constants on them, with no fit. `--write` puts fitted values and bands into
+constants.csv.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from model_data import Residuals, Table
+from model_data import Residuals, Table, unseen
 
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
@@ -204,14 +204,14 @@ def report(
     cross = np.empty(len(rows))
     for i in range(folds):
         held = number == i
-        us = w.model(fit(~held, fitted, min(3, passes)))
+        us = w.model(fit(~held, unseen(start, passes)))
         cross[held] = (us + recordings.costs(recordings.fit(us, table.us, ~held)))[held]
     line("cross-validated", cross)
     for label, part in (
         ("16-bit operands left out", np.array([k[1] for k in w.keys])[w.group] == 2),
         ("the largest quarter left out", w.flop >= np.quantile(w.flop[w.clean], 0.75)),
     ):
-        seen = w.model(fit(~part, fitted, passes))
+        seen = w.model(fit(~part, unseen(start, passes)))
         rows_left = part & w.clean
         print(f"  {label}: factor {mean_factor(seen[rows_left], table.us[rows_left]):.4f} on {rows_left.sum()} rows")
     clean = w.clean

@@ -257,6 +257,19 @@ def test_every_constant_has_a_source_and_a_date(tmp_path):
     bad.write_text("\n".join([lines[0], "staged,x,fill,-1,1,0,B,s,2026-01-01"]))
     with pytest.raises(BadInput, match="above 0"):
         load_constants(bad)
+    row = "staged,x,fill,1,1,0,B,s,2026-01-01"
+    for text, message in (
+        (row.replace("fill,1", "fill,inf"), "above 0"),
+        (f"{row}\n{row}", "line 3: a second fill of x"),
+        (row.removesuffix(",2026-01-01"), "line 2: expected 9 cells"),
+        (f"{row},more", "line 2: expected 9 cells"),
+    ):
+        bad.write_text("\n".join([lines[0], text]))
+        with pytest.raises(BadInput, match=message):
+            load_constants(bad)
+    bad.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="not a text in UTF-8"):
+        load_constants(bad)
     bad.write_text(",".join(COLUMNS[:-1]) + "\n")
     with pytest.raises(BadInput, match="no column fit_date"):
         load_constants(bad)
