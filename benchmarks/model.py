@@ -77,7 +77,9 @@ def with_bands(label: str, k: Constants, found: Residuals) -> Constants:
     """The constants with error bands of those residuals; prints how many held-out rows such bands hold."""
     bands = fitted_bands(found.predicted_us, found.measured_us)
     held = coverage_of_held_out(found.predicted_us, found.measured_us, found.groups)
-    shown = ", ".join(f"{r} {bands[f'band_{r}_low']:.2f} to {bands[f'band_{r}_high']:.2f}" for r in REGIMES)
+    shown = ", ".join(
+        f"{r} {bands[f'band_{r}_low_factor']:.2f} to {bands[f'band_{r}_high_factor']:.2f}" for r in REGIMES
+    )
     print(f"  band of {label}: {shown}; holds {held:.1%} of held-out rows ({COVERAGE:.0%} +- 5%)")
     return k.with_values(bands)
 

@@ -153,11 +153,11 @@ class Winners:
             mask = self.group == i
             hw = self.devices[cus]
             c = self.table.configs(mask)
-            share = constants["part_rate"] if hw.num_cus < HW.num_cus and hw.name == HW.name else 1.0
+            share = constants["part_rate_share"] if hw.num_cus < HW.num_cus and hw.name == HW.name else 1.0
             step = staged_step(hw, constants, c, elem, layout, hw.flops_per_clk_cu(rate) * share)
             m, n, k, b = (self.table.columns[x][mask] for x in ("M", "N", "K", "batch"))
             us[mask] = gemm_time(hw, constants, c, step, GemmShapes(m, n, k, elem, out_bytes, layout, b)).latency_us
-        tail = self.pieces * constants["tail_load"] / self.devices[self.keys[0][-1]].clock_mhz
+        tail = self.pieces * constants["tail_load_clk"] / self.devices[self.keys[0][-1]].clock_mhz
         return us + tail + self.second * constants["second_kernel_us"]
 
 

@@ -170,27 +170,31 @@ def attention_time(
     active = np.minimum(grid, cus)
     # Beyond `power_cus` busy compute units the clock of dense products falls to keep the power.
     throttle = np.maximum(active / k["power_cus"], 1)
-    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare**0.5) * throttle
+    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare ** k["repeat_exponent"]) * throttle
     # The A operand P of the second product comes from registers and must be packed; short tiles of keys stall more.
-    chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix"]
+    chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix_clk"]
     lanes = hw.vector_f32_flops_per_clk_cu / 2
-    soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
+    soft = (
+        rows * bn * k["softmax_element_clk"] + rows * d * k["rescale_element_clk"] + rows * k["softmax_row_clk"]
+    ) / lanes
     # One granule of every workgroup is the system's where Q lies in LDS.
     lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if gemm_family(hw) == "staged" else hw.lds_granule_bytes)
     per_cu = workgroups_per_cu(hw, c.waves, lds, _registers(hw, c, d, s.elem_bytes) + k["registers"])
     number = np.clip(np.ceil(grid / cus), 1, per_cu)
     tile_bytes = 2 * bn * d * s.elem_bytes
     together = number * groups
-    fill = np.maximum(number * tile_bytes / k["fill"], number * active * tile_bytes / (k["l2"] * cus))
-    chain = matrix + chain_matrix + soft + k["serial"] + groups * k["barrier"]
+    fill = np.maximum(
+        number * tile_bytes / k["fill_bytes_per_clk"], number * active * tile_bytes / (k["l2_bytes_per_clk"] * cus)
+    )
+    chain = matrix + chain_matrix + soft + k["serial_clk"] + groups * k["barrier_clk"]
     # With one stage a step waits for its own tile; otherwise tiles come while the steps before them run.
-    chain = chain + np.where(c.stages == 1, k["latency"] + fill, 0)
-    latency = (k["latency"] + fill) / np.maximum(c.stages - 1, 1)
+    chain = chain + np.where(c.stages == 1, k["latency_clk"] + fill, 0)
+    latency = (k["latency_clk"] + fill) / np.maximum(c.stages - 1, 1)
     heads_at_once = np.minimum(s.heads_all, np.ceil(number * active / blocks))
     hbm = heads_at_once * tile_bytes / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / clk_per_us)
     terms = np.broadcast_arrays(together * matrix, together * soft, chain, latency, fill, hbm / np.maximum(blocks, 1))
     total = sum((term**4 for term in terms), np.zeros_like(terms[0]))
-    each = np.sqrt(np.sqrt(total)) + k["overlap_loss"] * (matrix + soft) * together
+    each = np.sqrt(np.sqrt(total)) + k["overlap_loss_share"] * (matrix + soft) * together
 
     clk = _blocks_clk(k, c, s, each, chain, number, grid, cus, per_cu)
     latency_us = k["launch_us"] + clk / clk_per_us
@@ -222,7 +226,7 @@ def _blocks_clk(
     diagonal = np.where(s.causal, np.ceil(bm / bn) * k["mask_steps"], 0)
     mean = np.where(s.causal, (s.L_kv / bn + bm / bn) / 2, steps) + diagonal
     longest = steps + diagonal
-    ends = k["tile_prologue"] + number * bm * s.d * s.elem_bytes * 2 / k["store"]
+    ends = k["tile_prologue_clk"] + number * bm * s.d * s.elem_bytes * 2 / k["store_bytes_per_clk"]
     waves_of_work = grid / slots
     full = np.floor(waves_of_work)
     rest = grid - full * slots
@@ -231,7 +235,7 @@ def _blocks_clk(
     single = longest * each + ends
     last = np.where(rest > 0, steps * np.maximum(chain, each * fewer) + ends, 0)
     even = full * (steps * each + ends / number) + last
-    slack = k["tail"] * (longest - mean) * np.maximum(chain, each / number)
+    slack = k["tail_share"] * (longest - mean) * np.maximum(chain, each / number)
     uneven = waves_of_work * (mean * each + ends / number) + slack + ends
     causal = np.where(waves_of_work <= 1, single, np.maximum(uneven, longest * np.maximum(chain, each / number)))
     clk: Array = np.where(s.causal, causal, np.where(waves_of_work <= 1, single, even))

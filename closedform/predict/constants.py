@@ -1,7 +1,8 @@
 """Calibrated constants of the latency model: data with a source and a date, never numbers in the code.
 
 `constants.csv` has one row a constant: kernel family, GPU, name, value, prior, spread, unit, source, fit_date. `prior`
-is the physical expectation a fit starts from, `spread` its relative width (0: not fitted).
+is the physical expectation a fit starts from, `spread` its relative width (0: not fitted). A value and a prior may name
+another row, as family/gpu/name: then they are its value.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
     except UnicodeDecodeError as error:
         raise BadInput(f"{name}: not a text in UTF-8, at byte {error.start}") from None
     found: dict[tuple[str, str], dict[str, Constant]] = {}
+    values: dict[str, str] = {}
+    rows: list[tuple[str, dict[str, str]]] = []
     reader = csv.DictReader(io.StringIO(text, newline=""))
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
@@ -112,7 +115,10 @@ def load_constants(path: str | Path = FILE) -> dict[tuple[str, str], Constants]:
         at = f"{name}, line {reader.line_num}"
         if None in row or None in row.values():
             raise BadInput(f"{at}: expected {len(COLUMNS)} cells")
-        constant = _constant(at, row)
+        values["/".join((row["family"], row["gpu"], row["name"]))] = row["value"]
+        rows.append((at, row))
+    for at, row in rows:
+        constant = _constant(at, {**row, **{c: values.get(row[c], row[c]) for c in ("value", "prior")}})
         of_set = found.setdefault((row["family"], row["gpu"]), {})
         if constant.name in of_set:
             raise BadInput(f"{at}: a second {constant.name} of {row['gpu']}")

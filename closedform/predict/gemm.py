@@ -20,7 +20,7 @@ def k_step(hw: HardwareDescriptor, k: Constants, c: Configs, dtype: str, layout:
     """One k step of every configuration in that type and layout."""
     kind = hw.resolve_dtype(dtype)
     make = pipelined_step if k.family == "pipelined" else staged_step
-    rate = hw.flops_per_clk_cu(kind) * (k.get("f16_clock", 1.0) if kind.name == "f16" else 1.0)
+    rate = hw.flops_per_clk_cu(kind) * (k.get("f16_clock_share", 1.0) if kind.name == "f16" else 1.0)
     return make(hw, k, c, kind.bits / 8, layout, rate)
 
 

@@ -246,6 +246,33 @@ def test_other_operators():
     )
 
 
+#: How the name of a constant ends: with its unit, or with what it counts.
+UNITS = ("_us", "_clk", "_bytes", "_bytes_per_clk", "_share", "_factor", "_steps", "_exponent", "_elements", "_outputs")
+COUNTS = ("cus", "power_cus", "cus_half", "registers", "operand_registers", "group_rows", "held_workgroups")
+
+
+def test_every_constant_names_its_unit():
+    for constants in load_constants().values():
+        for name in constants:
+            assert name.endswith(UNITS) or name in COUNTS or name in ("share_8bit", "share_16bit"), name
+
+
+def test_a_constant_may_be_that_of_another_set(tmp_path):
+    sets = load_constants()
+    assert sets["attention", "gfx942"]["latency_clk"] == sets["staged", "mi325x"]["latency_clk"]
+    assert sets["attention", "gfx90a"]["direct_share"] == sets["staged", "mi210"]["share_16bit"]
+    bad = tmp_path / "constants.csv"
+    bad.write_text(",".join(COLUMNS) + "\nattention,x,fill,staged/y/fill,1,0,B,s,2026-01-01\n")
+    with pytest.raises(BadInput, match="must be numbers"):
+        load_constants(bad)
+
+
+def test_a_source_says_fitted_only_of_what_a_fit_may_move():
+    for constants in load_constants().values():
+        for row in constants.rows:
+            assert row.source.startswith("fitted on") == (row.spread > 0), row
+
+
 def test_every_constant_has_a_source_and_a_date(tmp_path):
     for constants in load_constants().values():
         assert all(row.source and row.fit_date for row in constants.rows)
