@@ -1,9 +1,10 @@
-"""Every figure of the latency model, cross-validated by shape; `--write` puts fitted values into constants.csv.
+"""Every figure of the latency model, cross-validated by shape, each fold fitted from the priors on.
 
     python benchmarks/model.py DATA [--only h200-gemm ...] [--folds N] [--held-out PART] [--write]
 
 DATA is the folder of the measured tables (their README describes them). With `--held-out PART` it reads the files named
-PART, not train, and scores the committed constants on them, with no fit.
+PART, not train, and scores the committed constants on them, with no fit. `--write` puts fitted values and bands into
+constants.csv.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import model_hipblaslt
 import numpy as np
 from model_data import Residuals
 
+import closedform
 from closedform.hw import catalogue
+from closedform.operators.gemm import Gemm
 from closedform.predict.bands import COVERAGE, REGIMES, coverage_of_held_out, fitted_bands
 from closedform.predict.constants import COLUMNS, FILE, Constants, shipped_constants
 from closedform.predict.quantise import hit_rate, rounds, utilisation
@@ -47,12 +50,14 @@ def examples() -> None:
 
 def speed() -> None:
     for name, dtype in (("h200", "bf16"), ("mi325x", "bf16")):
-        selector = gemm_selector(catalogue.get(name), dtype, "NT")
-        selector.best(4096, 4096, 4096)
+        hw = catalogue.get(name)
+        selector = gemm_selector(hw, dtype, "NT")
+        closedform.select(Gemm(4096, 4096, 4096, dtype=dtype, layout="NT"), hw)
         spent = []
         for i in range(REPEATS):
+            op = Gemm(4096 + i, 4096, 4096, dtype=dtype, layout="NT")
             begin = time.perf_counter()
-            selector.best(4096 + i, 4096, 4096)
+            closedform.select(op, hw)
             spent.append(time.perf_counter() - begin)
         m, n, k = np.random.default_rng(0).integers(1, 16384, (3, 10000))
         begin = time.perf_counter()
@@ -72,7 +77,9 @@ def with_bands(label: str, k: Constants, found: Residuals) -> Constants:
     """The constants with error bands of those residuals; prints how many held-out rows such bands hold."""
     bands = fitted_bands(found.predicted_us, found.measured_us)
     held = coverage_of_held_out(found.predicted_us, found.measured_us, found.groups)
-    shown = ", ".join(f"{r} {bands[f'band_{r}_low']:.2f} to {bands[f'band_{r}_high']:.2f}" for r in REGIMES)
+    shown = ", ".join(
+        f"{r} {bands[f'band_{r}_low_factor']:.2f} to {bands[f'band_{r}_high_factor']:.2f}" for r in REGIMES
+    )
     print(f"  band of {label}: {shown}; holds {held:.1%} of held-out rows ({COVERAGE:.0%} +- 5%)")
     return k.with_values(bands)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from model_data import Residuals, Table
+from model_data import Residuals, Table, unseen
 
 from closedform.hw import catalogue
 from closedform.predict.constants import Constants
@@ -58,7 +58,7 @@ def report_tuned(
     fitted = fit(np.ones(len(table.us), bool))
     own = predict_tuned(table, fitted)
     cross = cross_validated(
-        table.shape, lambda m: fit(m, fitted, min(4, passes)), lambda k, m: predict_tuned(table.take(m), k), folds
+        table.shape, lambda m: fit(m, unseen(start, passes)), lambda k, m: predict_tuned(table.take(m), k), folds
     )
     moved = predict_tuned(table, transfer)
     for label, p, most in (
@@ -106,7 +106,7 @@ def report_sweep(
 
     fitted = fit(np.ones(len(table.us), bool))
     cross = cross_validated(
-        table.shape, lambda m: fit(m, fitted, min(4, passes)), lambda k, m: predict_sweep(table.take(m), k), folds
+        table.shape, lambda m: fit(m, unseen(start, passes)), lambda k, m: predict_sweep(table.take(m), k), folds
     )
     for label, p in (("all shapes", predict_sweep(table, fitted)), ("cross-validated", cross)):
         chosen, rows_only, rho = [], [], []

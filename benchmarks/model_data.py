@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from closedform.predict.configs import Configs, configs
+from closedform.predict.constants import Constants
 from closedform.predict.gemm_time import GemmShapes
 
 Array = Any
@@ -69,6 +70,11 @@ class Residuals:
     predicted_us: Array
     measured_us: Array
     groups: Array
+
+
+def unseen(start: Constants, passes: int) -> Constants:
+    """Where the fit of a fold starts: at the priors, which have seen no row; without a fit the constants themselves."""
+    return start.at_priors() if passes else start
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -150,7 +156,7 @@ def hipblaslt(folder: Path, part: str = "train", arch: str = "gfx942") -> tuple[
     def of(name: str) -> list[dict[str, str]]:
         return [r for r in _rows(folder / f"hipblaslt_gfx942_gfx90a_{name}.csv") if r["arch"] == arch]
 
-    rows = [r for r in of(part) if r['mi'] and r['wave_layout'] and r['lsu'] and r['GSU']]
+    rows = [r for r in of(part) if r["mi"] and r["wave_layout"] and r["lsu"] and r["GSU"]]
     rows = _as_measured(rows, rows if part == "train" else rows + of("train"))
     names = {"M": "N", "N": "M", "K": "K", "batch": "batch", "tile_m": "macrotile_n", "tile_n": "macrotile_m"}
     c = _numbers(rows, names | {"tile_k": "depthU", "split_k": "GSU", "gflops": "gflops"})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from model_data import Residuals, Table
+from model_data import Residuals, Table, unseen
 from model_hipblaslt import Winners
 
 from closedform.hw import catalogue
@@ -44,11 +44,12 @@ def report(
         return fit_constants(lambda k: model(k, m), table.us[m], begin, prior_weight=2e-4, robust=0.15, passes=n)
 
     everything = np.ones(len(rows), bool)
+    begin = with_costs(unseen(start, passes))
     fitted = fit(everything, with_costs(start))
     fold = np.unique(table.shape, return_inverse=True)[1] % folds
     cross = np.empty(len(rows))
     for i in range(folds):
-        cross[fold == i] = model(fit(fold != i, fitted, min(3, passes)), fold == i)
+        cross[fold == i] = model(fit(fold != i, begin), fold == i)
     moved = model(fit(everything, with_costs(lent, fixed=True)), everything)
     measured = table.us[use]
     for label, p in (("all shapes", model(fitted, everything)), ("cross-validated", cross), ("constants lent", moved)):

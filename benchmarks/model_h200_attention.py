@@ -1,4 +1,4 @@
-"""The H200 attention landscape: selection, cross-validated by case, and the fit of its constants."""
+"""The H200 attention landscape: selection, cross-validated by shape, and the fit of its constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from model_amd import NEAR
-from model_data import Residuals
+from model_data import Residuals, unseen
 
 from closedform.hw import catalogue
 from closedform.predict.attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
@@ -35,6 +35,8 @@ class Landscape:
         self.case = np.unique(np.stack([c["B"], c["H"], c["L"], c["d"], c["causal"]]), axis=1, return_inverse=True)[
             1
         ].ravel()
+        #: Number of the shape: causal or not, it is held out as one.
+        self.length = np.unique(self.shape[:3], axis=1, return_inverse=True)[1].ravel()
         lattices = {d: attention_lattice(HW, int(d)) for d in np.unique(c["d"])}
         sets = {d: set(zip(v.tile_q, v.tile_kv, v.waves, v.stages, strict=True)) for d, v in lattices.items()}
         self.legal = np.array([tuple(q) in sets[d] for q, d in zip(self.config.T, c["d"], strict=True)])
@@ -73,7 +75,7 @@ def report(data: Landscape, start: Constants, folds: int, passes: int) -> tuple[
 
     everything = np.ones(len(data.us), bool)
     fitted = fit(everything)
-    cross = cross_validated(data.case, lambda m: fit(m, fitted, min(3, passes)), data.predict, folds)
+    cross = cross_validated(data.length, lambda m: fit(m, unseen(start, passes)), data.predict, folds)
     close = data.legal & (data.us < NEAR * best)
     for label, p in (("all cases", data.predict(fitted, everything)), ("cross-validated", cross)):
         share = efficiency(data, p)
@@ -82,4 +84,4 @@ def report(data: Landscape, start: Constants, folds: int, passes: int) -> tuple[
             f"{np.quantile(share, 0.1):.4f} (>= 0.90), worst {share.min():.3f}, factor near the best "
             f"{np.exp(np.abs(np.log(p / data.us))[close].mean()):.3f}"
         )
-    return fitted, Residuals(cross[close], data.us[close], data.case[close])
+    return fitted, Residuals(cross[close], data.us[close], data.length[close])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from model_amd import NEAR
-from model_data import Residuals, Table
+from model_data import Residuals, Table, unseen
 
 from closedform.hw import catalogue
 from closedform.predict.constants import Constants
@@ -72,7 +72,7 @@ def report(table: Table, start: Constants, folds: int, passes: int) -> tuple[Con
             "cross-validated",
             cross_validated(
                 table.shape,
-                lambda m: fit(table, m, fitted, min(3, passes)),
+                lambda m: fit(table, m, unseen(start, passes), passes),
                 lambda k, m: predict(table.take(m), k),
                 folds,
             ),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from model_data import Residuals, Table
+from model_data import Residuals, Table, unseen
 
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
@@ -153,11 +153,11 @@ class Winners:
             mask = self.group == i
             hw = self.devices[cus]
             c = self.table.configs(mask)
-            share = constants["part_rate"] if hw.num_cus < HW.num_cus and hw.name == HW.name else 1.0
+            share = constants["part_rate_share"] if hw.num_cus < HW.num_cus and hw.name == HW.name else 1.0
             step = staged_step(hw, constants, c, elem, layout, hw.flops_per_clk_cu(rate) * share)
             m, n, k, b = (self.table.columns[x][mask] for x in ("M", "N", "K", "batch"))
             us[mask] = gemm_time(hw, constants, c, step, GemmShapes(m, n, k, elem, out_bytes, layout, b)).latency_us
-        tail = self.pieces * constants["tail_load"] / self.devices[self.keys[0][-1]].clock_mhz
+        tail = self.pieces * constants["tail_load_clk"] / self.devices[self.keys[0][-1]].clock_mhz
         return us + tail + self.second * constants["second_kernel_us"]
 
 
@@ -204,14 +204,14 @@ def report(
     cross = np.empty(len(rows))
     for i in range(folds):
         held = number == i
-        us = w.model(fit(~held, fitted, min(3, passes)))
+        us = w.model(fit(~held, unseen(start, passes)))
         cross[held] = (us + recordings.costs(recordings.fit(us, table.us, ~held)))[held]
     line("cross-validated", cross)
     for label, part in (
         ("16-bit operands left out", np.array([k[1] for k in w.keys])[w.group] == 2),
         ("the largest quarter left out", w.flop >= np.quantile(w.flop[w.clean], 0.75)),
     ):
-        seen = w.model(fit(~part, fitted, passes))
+        seen = w.model(fit(~part, unseen(start, passes)))
         rows_left = part & w.clean
         print(f"  {label}: factor {mean_factor(seen[rows_left], table.us[rows_left]):.4f} on {rows_left.sum()} rows")
     clean = w.clean

@@ -140,7 +140,8 @@ def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x"
     `closedform.predict.constants_from(file, gpu, family)`.
     """
     from .operators.attention import Attention
-    from .predict.operators import predict_attention, predict_gemm
+    from .predict.attention_answer import predict_attention
+    from .predict.gemm_answer import predict_gemm
 
     gpu = hardware(hw)
     return predict_attention(op, gpu, **config) if isinstance(op, Attention) else predict_gemm(op, gpu, **config)
@@ -152,7 +153,8 @@ def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x",
     options: count; causal for attention; constants for gemm.
     """
     from .operators.attention import Attention
-    from .predict.operators import select_attention, select_gemm
+    from .predict.attention_answer import select_attention
+    from .predict.gemm_answer import select_gemm
 
     gpu = hardware(hw)
     return select_attention(op, gpu, **options) if isinstance(op, Attention) else select_gemm(op, gpu, **options)
@@ -164,18 +166,27 @@ def select_batch(
     K: Any,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
+    batch: Any = 1,
     dtype: str = "bf16",
     layout: str = "NN",
-    out_dtype: str = "bf16",
+    out_dtype: str = "",
 ) -> dict[str, Any]:
-    """Selected configurations of arrays of products: an array for each attribute, and `latency_us`."""
+    """Selected configurations of arrays of products: an array for each attribute, and `latency_us`.
+
+    M, N, K and batch are numbers or arrays of one length. `out_dtype` left out is what follows from the type, as for
+    one product.
+    """
     from dataclasses import fields
 
     from .hw.dtypes import dtype as named
+    from .operators.gemm import Gemm
     from .predict.select import gemm_selector
 
-    selector = gemm_selector(hardware(hw), dtype, layout, named(out_dtype).bits)
-    index, latency_us = selector.best(M, N, K)
+    gpu = hardware(hw)
+    out = gpu.resolve_dtype(out_dtype).name if out_dtype else ""
+    one = Gemm(1, 1, 1, dtype=gpu.resolve_dtype(dtype).name, out_dtype=out)
+    selector = gemm_selector(gpu, dtype, layout, named(one.result).bits)
+    index, latency_us = selector.best(M, N, K, batch)
     chosen = selector.configs.take(index)
     columns = {f.name: getattr(chosen, f.name).astype(int) for f in fields(chosen)}
     return {**columns, "waves": chosen.waves.astype(int), "latency_us": latency_us}

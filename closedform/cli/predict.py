@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .options import attention_from, attention_options, common_options, gemm_from, gemm_options, hardware_from
+from .options import attention_from, attention_options, common_options, gemm_from, gemm_options, hardware_from, stack
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["causal_option", "config_from", "config_options", "constants_option", "own_constants", "predict"]
+__all__ = ["causal_option", "constants_option", "convolution_options", "own_constants", "predict"]
 
 plot_option = click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Write a roofline plot (needs matplotlib)."
@@ -31,12 +31,27 @@ constants_option = click.option(
 causal_option = click.option("--causal", is_flag=True, help="Mask keys after the query.")
 
 
+convolution_options = stack(
+    click.option("--N", "N", type=int, required=True, metavar="N", help="Images."),
+    click.option("--IC", "IC", type=int, required=True, metavar="N", help="Channels of the image."),
+    click.option("--IH", "IH", type=int, required=True, metavar="N", help="Height of the image."),
+    click.option("--IW", "IW", type=int, required=True, metavar="N", help="Width of the image."),
+    click.option("--OC", "OC", type=int, required=True, metavar="N", help="Channels of the result."),
+    click.option("--KH", "KH", type=int, required=True, metavar="N", help="Height of the filter."),
+    click.option("--KW", "KW", type=int, required=True, metavar="N", help="Width of the filter."),
+    click.option("--stride", type=int, default=1, show_default=True, metavar="N", help="Step between windows."),
+    click.option("--pad", type=int, default=0, show_default=True, metavar="N", help="Zeros around the image."),
+    click.option("--dilation", type=int, default=1, show_default=True, metavar="N", help="Step between filter taps."),
+    click.option("--groups", type=int, default=1, show_default=True, metavar="N", help="Groups of channels."),
+)
+
+
 def own_constants(path: str | None, hw: HardwareDescriptor) -> Constants | None:
     """The GPU's GEMM constants in a user's file, where one is given."""
     if path is None:
         return None
     from closedform.predict.constants import constants_from
-    from closedform.predict.gemm import gemm_family
+    from closedform.predict.families import gemm_family
 
     return constants_from(path, hw, gemm_family(hw))
 
@@ -89,7 +104,7 @@ def gemm(
     Example:
       closedform predict gemm --M 4096 --N 8192 --K 4096 --hw mi325x --dtype bf16 --layout NT --json
     """
-    from closedform.predict.operators import predict_gemm
+    from closedform.predict.gemm_answer import predict_gemm
 
     gpu = hardware_from(hw, cus)
     config = config_from(values, *GEMM)
@@ -111,7 +126,7 @@ def attention(hw: str | None, cus: int | None, as_json: bool, plot: str | None, 
     Example:
       closedform predict attention --L 8192 --d 128 --heads 16 --hw h200 --dtype bf16
     """
-    from closedform.predict.operators import predict_attention
+    from closedform.predict.attention_answer import predict_attention
 
     gpu = hardware_from(hw, cus)
     config = config_from(values, *ATTENTION)
@@ -122,34 +137,39 @@ def attention(hw: str | None, cus: int | None, as_json: bool, plot: str | None, 
 @predict.command()
 @click.option("--rows", type=int, required=True, metavar="N", help="Rows, each normalised.")
 @click.option("--cols", type=int, required=True, metavar="N", help="Columns.")
+@plot_option
 @common_options
-def softmax(rows: int, cols: int, hw: str | None, cus: int | None, dtype: str | None, as_json: bool) -> None:
+def softmax(
+    rows: int, cols: int, hw: str | None, cus: int | None, dtype: str | None, as_json: bool, plot: str | None
+) -> None:
     """Predict a softmax over rows.
 
     \b
     Example:
       closedform predict softmax --rows 16384 --cols 4096 --hw mi300x --dtype bf16
     """
-    from closedform.predict.operators import predict_softmax
+    from closedform.predict.softmax import predict_softmax
 
     gpu = hardware_from(hw, cus)
-    _report(predict_softmax(rows, cols, dtype or "f32", gpu), gpu, dtype or "f32", as_json, None)
+    kind = gpu.resolve_dtype(dtype or "f32").name
+    _report(predict_softmax(rows, cols, kind, gpu), gpu, kind, as_json, plot)
 
 
 @predict.command()
-@click.option("--N", "N", type=int, required=True, metavar="N", help="Images.")
-@click.option("--IC", "IC", type=int, required=True, metavar="N", help="Channels of the image.")
-@click.option("--IH", "IH", type=int, required=True, metavar="N", help="Height of the image.")
-@click.option("--IW", "IW", type=int, required=True, metavar="N", help="Width of the image.")
-@click.option("--OC", "OC", type=int, required=True, metavar="N", help="Channels of the result.")
-@click.option("--KH", "KH", type=int, required=True, metavar="N", help="Height of the filter.")
-@click.option("--KW", "KW", type=int, required=True, metavar="N", help="Width of the filter.")
-@click.option("--stride", type=int, default=1, show_default=True, metavar="N", help="Step between windows.")
-@click.option("--pad", type=int, default=0, show_default=True, metavar="N", help="Zeros around the image.")
-@click.option("--dilation", type=int, default=1, show_default=True, metavar="N", help="Step between filter taps.")
-@click.option("--groups", type=int, default=1, show_default=True, metavar="N", help="Groups of channels.")
+@convolution_options
+@config_options(*GEMM)
+@constants_option
+@plot_option
 @common_options
-def conv2d(hw: str | None, cus: int | None, dtype: str | None, as_json: bool, **shape: int) -> None:
+def conv2d(
+    hw: str | None,
+    cus: int | None,
+    dtype: str | None,
+    as_json: bool,
+    plot: str | None,
+    constants: str | None,
+    **values: Any,
+) -> None:
     """Predict a convolution, as the product that its kernels compute.
 
     \b
@@ -160,7 +180,9 @@ def conv2d(hw: str | None, cus: int | None, dtype: str | None, as_json: bool, **
 
     gpu = hardware_from(hw, cus)
     kind = gpu.resolve_dtype(dtype or "f32").name
-    _report(predict_conv2d(gpu, dtype=kind, **shape), gpu, kind, as_json, None)
+    config = config_from(values, *GEMM)
+    own = own_constants(constants, gpu)
+    _report(predict_conv2d(gpu, constants=own, config=config, dtype=kind, **values), gpu, kind, as_json, plot)
 
 
 def _report(found: Prediction, hw: HardwareDescriptor, dtype: str, as_json: bool, plot: str | None) -> None:

@@ -12,16 +12,19 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .answer import Candidate, Prediction, Selection
+    from .answer import Candidate, ClosedForm, Prediction, Selection
+    from .attention_answer import predict_attention, select_attention
     from .constants import Constants, constants_for, constants_from, load_constants
-    from .convolution import predict_conv2d
+    from .convolution import predict_conv2d, select_conv2d
     from .fit import cross_validated, fit_constants, mean_factor
-    from .operators import predict_attention, predict_gemm, predict_softmax, select_attention, select_gemm
+    from .gemm_answer import predict_gemm, select_gemm
     from .quantise import hit_rate, rounds, utilisation
     from .select import GemmSelector, gemm_selector
+    from .softmax import predict_softmax
 
 _HOME = {
     "Candidate": "answer",
+    "ClosedForm": "answer",
     "Constants": "constants",
     "GemmSelector": "select",
     "Prediction": "answer",
@@ -34,18 +37,20 @@ _HOME = {
     "hit_rate": "quantise",
     "load_constants": "constants",
     "mean_factor": "fit",
-    "predict_attention": "operators",
+    "predict_attention": "attention_answer",
     "predict_conv2d": "convolution",
-    "predict_gemm": "operators",
-    "predict_softmax": "operators",
+    "predict_gemm": "gemm_answer",
+    "predict_softmax": "softmax",
     "rounds": "quantise",
-    "select_attention": "operators",
-    "select_gemm": "operators",
+    "select_attention": "attention_answer",
+    "select_conv2d": "convolution",
+    "select_gemm": "gemm_answer",
     "utilisation": "quantise",
 }
 
 __all__ = [
     "Candidate",
+    "ClosedForm",
     "Constants",
     "GemmSelector",
     "Prediction",
@@ -64,6 +69,7 @@ __all__ = [
     "predict_softmax",
     "rounds",
     "select_attention",
+    "select_conv2d",
     "select_gemm",
     "utilisation",
 ]

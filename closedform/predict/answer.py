@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Candidate", "Prediction", "Selection"]
+__all__ = ["Candidate", "ClosedForm", "Prediction", "Selection"]
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -39,6 +39,11 @@ class Prediction:
     constants_of: str
     calibrated: bool
     notes: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> str:
+        """Rounds and how full they are, as text."""
+        return f"{self.rounds} round{'s' * (self.rounds != 1)}, {self.utilisation:.0%} of their slots used"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,10 +79,25 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The best legal configuration and the runners-up, fastest first; `why` names the binding level and the lead.
+class ClosedForm:
+    """The tiles of `derive` as the same model times them, and how the selected ones compare.
 
-    `bound` is worked out when asked for.
+    No candidate where `derive` has no tiles; `why` is then the reason.
+    """
+
+    candidate: Candidate | None
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {**({} if self.candidate is None else self.candidate.to_json()), "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The best legal configuration and the runners-up, fastest first; `why` names the binding level, the lead over the
+    next and over the closed form's tiles.
+
+    What binds and the comparison are worked out when asked for.
     """
 
     op: str
@@ -88,24 +108,34 @@ class Selection:
     band: float
     constants_of: str
     calibrated: bool
-    explain: Callable[[], str] = field(repr=False, compare=False)
+    explain: Callable[[], Prediction] = field(repr=False, compare=False)
+    compare: Callable[[], ClosedForm] = field(repr=False, compare=False)
+
+    @property
+    def closed_form(self) -> ClosedForm:
+        return self.compare()
 
     @property
     def why(self) -> str:
-        text = f"bound by {self.explain()}"
+        return self._why(self.closed_form)
+
+    def _why(self, other: ClosedForm) -> str:
+        text = f"bound by {self.explain().bound}"
         if self.runners_up:
             lead = self.runners_up[0].latency_us / self.best.latency_us
             text += f"; {lead - 1:.1%} ahead of the next" + (", within the model's band" if lead < self.band else "")
-        return text
+        return f"{text}; {other.why}"
 
     def to_json(self) -> dict[str, Any]:
+        other = self.closed_form
         return {
             "op": self.op,
             "hw": self.hw,
             **self.best.to_json(),
             "runners_up": [c.to_json() for c in self.runners_up],
+            "closed_form": other.to_json(),
             "legal": self.legal,
-            "why": self.why,
+            "why": self._why(other),
             "constants_of": self.constants_of,
             "calibrated": self.calibrated,
         }

@@ -13,7 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
 
+from .families import gemm_family
+from .legality import check_capacities, check_whole
 from .step import DIRECT_ROWS, workgroups_per_cu
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ __all__ = [
     "AttentionTiming",
     "attention_lattice",
     "attention_time",
+    "check_attention_config",
 ]
 
 ATTENTION_LEVELS = ("matrix", "softmax", "chain", "latency", "l1_fill", "hbm")
@@ -35,7 +39,7 @@ REGISTER_BYTES = 4
 TILE_Q = (16, 32, 64, 128, 256)
 TILE_KV = (16, 32, 64, 128)
 WAVES = (4, 8)
-#: Buffers of K and V in LDS; an AMD kernel has one, and the next tiles under way in registers.
+#: Buffers of K and V in LDS; a staged kernel has one, and the next tiles under way in registers.
 STAGES = (1, 2, 3, 4)
 STAGED_STAGES = (2,)
 #: Registers a thread needs besides the two accumulators before a configuration counts as legal.
@@ -81,15 +85,15 @@ class AttentionTiming:
     """Microseconds, and with detail the clocks of one step by level, the workgroups and the rounds."""
 
     latency_us: Array
-    levels: dict[str, Array] | None = None
+    levels_clk: dict[str, Array] | None = None
     workgroups: Array | None = None
     rounds: Array | None = None
 
 
 def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
-    """Registers of a thread for O and S; on an AMD GPU also for Q and for the next tiles of K and V."""
+    """Registers of a thread for O and S; in a staged kernel also for Q and for the next tiles of K and V."""
     found: Array = c.tile_q * (d + c.tile_kv)
-    if hw.vgpr_acc:
+    if gemm_family(hw) == "staged":
         found = found + (c.tile_q + 2 * c.tile_kv) * d * elem_bytes / REGISTER_BYTES
     registers: Array = found / (c.waves * hw.wavefront_size)
     return registers
@@ -97,7 +101,7 @@ def _registers(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: 
 
 def _lds_bytes(hw: HardwareDescriptor, c: AttentionConfigs, d: Any, elem_bytes: float) -> Array:
     """K and V in every buffer; Q too where the matrix cores read it from there."""
-    if hw.vgpr_acc:
+    if gemm_family(hw) == "staged":
         found: Array = 2 * c.tile_kv * d * elem_bytes
     else:
         found = (c.tile_q + 2 * c.stages * c.tile_kv) * d * elem_bytes
@@ -110,9 +114,10 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
     O and S, size of a workgroup; 8 waves where each owns 16 rows."""
     import numpy as np
 
-    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if hw.vgpr_acc else STAGES, indexing="ij")
+    staged = gemm_family(hw) == "staged"
+    axes = np.meshgrid(TILE_Q, TILE_KV, WAVES, STAGED_STAGES if staged else STAGES, indexing="ij")
     c = AttentionConfigs(*(np.ascontiguousarray(a.ravel(), float) for a in axes))
-    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if hw.vgpr_acc else OTHER_REGISTERS)
+    registers = _registers(hw, c, d, elem_bytes) + (STAGED_OTHER_REGISTERS if staged else OTHER_REGISTERS)
     ok = (
         (_lds_bytes(hw, c, d, elem_bytes) <= hw.lds_max_per_workgroup_bytes)
         & (registers <= np.minimum(hw.vgpr_per_wave_max, hw.vgpr_file * hw.simds_per_cu / c.waves))
@@ -120,6 +125,24 @@ def attention_lattice(hw: HardwareDescriptor, d: int, elem_bytes: float = 2.0) -
         & ((c.waves <= min(WAVES)) | (c.tile_q >= WAVE_ROWS * c.waves))
     )
     return c.take(np.flatnonzero(ok))
+
+
+def check_attention_config(hw: HardwareDescriptor, d: int, elem_bytes: float, config: Mapping[str, int]) -> None:
+    """Raises BadInput or InfeasibleError for a configuration that no kernel can have on that GPU."""
+    import numpy as np
+
+    check_whole(config, {"tile_q": WAVE_ROWS, "tile_kv": WAVE_ROWS})
+    staged = gemm_family(hw) == "staged"
+    c = AttentionConfigs(*(np.array([float(config[f.name])]) for f in fields(AttentionConfigs)))
+    check_capacities(
+        hw,
+        waves=config["waves"],
+        lds_bytes=float(_lds_bytes(hw, c, d, elem_bytes)[0]),
+        registers=float(_registers(hw, c, d, elem_bytes)[0]) + (STAGED_OTHER_REGISTERS if staged else OTHER_REGISTERS),
+        tile_elements=config["tile_q"] * config["tile_kv"],
+    )
+    if staged and config["stages"] not in STAGED_STAGES:
+        raise BadInput(f"stages={config['stages']}: a staged kernel has {STAGED_STAGES[0]}")
 
 
 def attention_time(
@@ -147,27 +170,31 @@ def attention_time(
     active = np.minimum(grid, cus)
     # Beyond `power_cus` busy compute units the clock of dense products falls to keep the power.
     throttle = np.maximum(active / k["power_cus"], 1)
-    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare**0.5) * throttle
+    matrix = 4 * rows * bn * d / (flops_per_clk * share) * np.where(direct, 1, spare ** k["repeat_exponent"]) * throttle
     # The A operand P of the second product comes from registers and must be packed; short tiles of keys stall more.
-    chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix"]
+    chain_matrix = (d + bn) * s.elem_bytes / MATRIX_K_BYTES * k["chain_matrix_clk"]
     lanes = hw.vector_f32_flops_per_clk_cu / 2
-    soft = (rows * bn * k["softmax_element"] + rows * d * k["rescale_element"] + rows * k["softmax_row"]) / lanes
+    soft = (
+        rows * bn * k["softmax_element_clk"] + rows * d * k["rescale_element_clk"] + rows * k["softmax_row_clk"]
+    ) / lanes
     # One granule of every workgroup is the system's where Q lies in LDS.
-    lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if hw.vgpr_acc else hw.lds_granule_bytes)
+    lds = _lds_bytes(hw, c, d, s.elem_bytes) + (0 if gemm_family(hw) == "staged" else hw.lds_granule_bytes)
     per_cu = workgroups_per_cu(hw, c.waves, lds, _registers(hw, c, d, s.elem_bytes) + k["registers"])
     number = np.clip(np.ceil(grid / cus), 1, per_cu)
     tile_bytes = 2 * bn * d * s.elem_bytes
     together = number * groups
-    fill = np.maximum(number * tile_bytes / k["fill"], number * active * tile_bytes / (k["l2"] * cus))
-    chain = matrix + chain_matrix + soft + k["serial"] + groups * k["barrier"]
+    fill = np.maximum(
+        number * tile_bytes / k["fill_bytes_per_clk"], number * active * tile_bytes / (k["l2_bytes_per_clk"] * cus)
+    )
+    chain = matrix + chain_matrix + soft + k["serial_clk"] + groups * k["barrier_clk"]
     # With one stage a step waits for its own tile; otherwise tiles come while the steps before them run.
-    chain = chain + np.where(c.stages == 1, k["latency"] + fill, 0)
-    latency = (k["latency"] + fill) / np.maximum(c.stages - 1, 1)
+    chain = chain + np.where(c.stages == 1, k["latency_clk"] + fill, 0)
+    latency = (k["latency_clk"] + fill) / np.maximum(c.stages - 1, 1)
     heads_at_once = np.minimum(s.heads_all, np.ceil(number * active / blocks))
     hbm = heads_at_once * tile_bytes / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / clk_per_us)
     terms = np.broadcast_arrays(together * matrix, together * soft, chain, latency, fill, hbm / np.maximum(blocks, 1))
     total = sum((term**4 for term in terms), np.zeros_like(terms[0]))
-    each = np.sqrt(np.sqrt(total)) + k["overlap_loss"] * (matrix + soft) * together
+    each = np.sqrt(np.sqrt(total)) + k["overlap_loss_share"] * (matrix + soft) * together
 
     clk = _blocks_clk(k, c, s, each, chain, number, grid, cus, per_cu)
     latency_us = k["launch_us"] + clk / clk_per_us
@@ -199,7 +226,7 @@ def _blocks_clk(
     diagonal = np.where(s.causal, np.ceil(bm / bn) * k["mask_steps"], 0)
     mean = np.where(s.causal, (s.L_kv / bn + bm / bn) / 2, steps) + diagonal
     longest = steps + diagonal
-    ends = k["tile_prologue"] + number * bm * s.d * s.elem_bytes * 2 / k["store"]
+    ends = k["tile_prologue_clk"] + number * bm * s.d * s.elem_bytes * 2 / k["store_bytes_per_clk"]
     waves_of_work = grid / slots
     full = np.floor(waves_of_work)
     rest = grid - full * slots
@@ -208,7 +235,7 @@ def _blocks_clk(
     single = longest * each + ends
     last = np.where(rest > 0, steps * np.maximum(chain, each * fewer) + ends, 0)
     even = full * (steps * each + ends / number) + last
-    slack = k["tail"] * (longest - mean) * np.maximum(chain, each / number)
+    slack = k["tail_share"] * (longest - mean) * np.maximum(chain, each / number)
     uneven = waves_of_work * (mean * each + ends / number) + slack + ends
     causal = np.where(waves_of_work <= 1, single, np.maximum(uneven, longest * np.maximum(chain, each / number)))
     clk: Array = np.where(s.causal, causal, np.where(waves_of_work <= 1, single, even))

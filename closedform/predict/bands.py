@@ -26,7 +26,7 @@ LEAST_ROWS = 20
 def band_at(k: Mapping[str, float], latency_us: float) -> tuple[float, float]:
     """Factors on a predicted latency between which `COVERAGE` of the measurements lie."""
     regime = REGIMES[(latency_us > k["band_middle_us"]) + (latency_us > k["band_long_us"])]
-    return k[f"band_{regime}_low"], k[f"band_{regime}_high"]
+    return k[f"band_{regime}_low_factor"], k[f"band_{regime}_high_factor"]
 
 
 def borrowed_band(latency_us: float) -> tuple[float, float]:
@@ -62,7 +62,7 @@ def fitted_bands(predicted_us: Array, measured_us: Array) -> dict[str, float]:
         outside = (1 - COVERAGE) / 2
         for side, share in (("low", outside), ("high", 1 - outside)):
             rank = np.clip(share * (len(rows) + 1) - 1, 0, len(rows) - 1)
-            found[f"band_{name}_{side}"] = float(np.interp(rank, np.arange(len(rows)), rows))
+            found[f"band_{name}_{side}_factor"] = float(np.interp(rank, np.arange(len(rows)), rows))
     return found
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 
 from .configs import Configs
 from .constants import Constants, constants_for
+from .families import gemm_family
 from .gemm_time import GemmShapes, Timing, gemm_time
 from .step import Step, pipelined_step, staged_step
 
-if TYPE_CHECKING:
-    from .configs import Array
-
-__all__ = ["gemm_family", "gemm_shapes", "gemm_timing", "k_step"]
-
-
-def gemm_family(hw: HardwareDescriptor) -> str:
-    """Which kernels a GPU runs: "pipelined" where copies to shared memory take 16 bytes a lane and matrix instructions
-    read it (no accumulator file), else "staged"."""
-    return "pipelined" if not hw.vgpr_acc else "staged"
+__all__ = ["gemm_shapes", "gemm_timing", "k_step"]
 
 
 def k_step(hw: HardwareDescriptor, k: Constants, c: Configs, dtype: str, layout: str) -> Step:
     """One k step of every configuration in that type and layout."""
     kind = hw.resolve_dtype(dtype)
     make = pipelined_step if k.family == "pipelined" else staged_step
-    rate = hw.flops_per_clk_cu(kind) * (k.get("f16_clock", 1.0) if kind.name == "f16" else 1.0)
+    rate = hw.flops_per_clk_cu(kind) * (k.get("f16_clock_share", 1.0) if kind.name == "f16" else 1.0)
     return make(hw, k, c, kind.bits / 8, layout, rate)
 
 
-def gemm_shapes(
-    M: Array, N: Array, K: Array, elem_bytes: float, out_bytes: float, layout: str, batch: Array
-) -> GemmShapes:
+def gemm_shapes(M: Any, N: Any, K: Any, elem_bytes: float, out_bytes: float, layout: str, batch: Any) -> GemmShapes:
     """Shapes as columns, so that they broadcast against configurations."""
     import numpy as np
 

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "GemmShapes", "Timing", "gemm_time"]
 
-#: What can bind a k step, in the order of `Timing.levels`.
+#: What can bind a k step, in the order of `Timing.levels_clk`.
 LEVELS = ("compute", "lds", "issue", "latency", "l1_fill", "last_level_cache", "hbm")
-#: A row stride with this factor puts every row of a k step on the same memory channels.
-STRIDE_BYTES = 8192
-FULL_TILE = 65536  # elements of the largest usual tile
 #: Below this the constant stands for none.
 NO_STRIDE = 1e-3
-STRIDE_LEAST_OUTPUTS = 4e6
+#: Bytes of a partial sum.
+PARTIAL_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +44,12 @@ class GemmShapes:
 class Timing:
     """`latency_us` over shapes x configurations; the rest only where asked for.
 
-    `levels`: clocks of one k step of a full round by what could bind it; `parts_us`: launch, main loop, what begins and
-    ends a tile, reduction.
+    `levels_clk`: clocks of one k step of a full round by what could bind it; `parts_us`: launch, main loop, what
+    begins and ends a tile, reduction.
     """
 
     latency_us: Array
-    levels: dict[str, Array] | None = None
+    levels_clk: dict[str, Array] | None = None
     parts_us: dict[str, Array] | None = None
     rounds: Array | None = None
     tiles: Array | None = None
@@ -97,29 +95,29 @@ def gemm_time(
     tiles = np.ceil(s.M / c.tile_m) * np.ceil(s.N / c.tile_n) * s.batch
     r = _rounds(hw, step, tiles * split, stream_k)
     terms, cold = _step_terms(hw, k, c, step, s, r, split)
-    each = _norm(terms, k["overlap"])
-    if s.layout == "NT" and k["stride"] > NO_STRIDE:
+    each = _norm(terms, k["overlap_exponent"])
+    if s.layout == "NT" and k["stride_steps"] > NO_STRIDE:
         # What a sum up to the last such K takes, a longer one takes too.
-        met = np.floor(s.K * s.elem_bytes / STRIDE_BYTES) * STRIDE_BYTES / s.elem_bytes
+        met = np.floor(s.K * s.elem_bytes / k["stride_bytes"]) * k["stride_bytes"] / s.elem_bytes
         share = np.ceil(np.ceil(met / c.tile_k) / split) / np.ceil(steps_all / split)
         each = np.maximum(each, (each + _stride_clk(k, c, step, s, r, split)) * share)
-    store = r.number * c.tile_m * c.tile_n * np.where(split > 1, 4.0, s.out_bytes) / k["store"]
-    turn = 0.0 if s.layout == "NT" else k["turn_prologue"]
-    begin = k["tile_prologue"] + turn + k["miss_latency"] * cold
+    store = r.number * c.tile_m * c.tile_n * np.where(split > 1, PARTIAL_BYTES, s.out_bytes) / k["store_bytes_per_clk"]
+    turn = 0.0 if s.layout == "NT" else k["turn_prologue_clk"]
+    begin = k["tile_prologue_clk"] + turn + k["miss_latency_clk"] * cold
     if stream_k:
         main = tiles * steps_all / hw.num_cus * each
         ends = tiles / hw.num_cus * (store + begin)
         parts = np.maximum(hw.num_cus / tiles, 1)
-        cut = k["stream_tail"] + k["stream_fix"] * c.tile_m * c.tile_n * parts
+        cut = k["stream_tail_clk"] + k["stream_fix_clk"] * c.tile_m * c.tile_n * parts
         reduce = np.where(tiles % hw.num_cus > 0, cut, 0) / clk_per_us
     else:
         main = r.rounds * each * np.ceil(steps_all / split)
         body = main + r.rounds * begin
         stores = r.rounds * store
         ends = np.maximum(body, stores) + np.minimum(body, stores) / r.number - main
-        traffic = s.M * s.N * s.batch * 4.0 * split / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6)
-        reduce = np.where(split > 1, k["reduce"] / clk_per_us + traffic, 0.0)
-    start = k["launch_us"] + k["prologue"] / clk_per_us
+        traffic = s.M * s.N * s.batch * PARTIAL_BYTES * split / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6)
+        reduce = np.where(split > 1, k["reduce_clk"] / clk_per_us + traffic, 0.0)
+    start = k["launch_us"] + k["prologue_clk"] / clk_per_us
     latency_us = start + (main + ends) / clk_per_us + reduce
     if not detail:
         return Timing(latency_us)
@@ -177,22 +175,22 @@ def _step_terms(
     requested = r.running * (bm + bn) * bk * s.elem_bytes
     distinct = (high * bm + wide * bn) * bk * s.elem_bytes * split
     total = s.batch * ((s.M + s.N) * s.K * s.elem_bytes + s.M * s.N * s.out_bytes)
-    cold = 1 / (1 + (k["warm_bytes"] / total) ** 4)
+    cold = 1 / (1 + (k["warm_bytes"] / total) ** k["warm_exponent"])
     hbm_rate = k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 / (hw.clock_mhz * k["clock_share"])
     hbm = (np.minimum(distinct, requested) + alone * requested) * cold / (hbm_rate * spread)
     # Beyond `power_cus` busy compute units, on the average over the rounds, the clock falls to keep the power.
     throttle = np.maximum(r.busy / k["power_cus"], 1)
     compute = np.maximum(r.number * step.tensor_clk * throttle, step.chain_clk)
-    own_fill = r.number * step.load_bytes / k["fill"]
-    fill = np.maximum(own_fill, r.running * step.load_bytes / (k["l2"] * cus))
-    latency = (k["latency"] + k["miss_latency"] * cold + own_fill + step.chain_clk) / step.depth
+    own_fill = r.number * step.load_bytes / k["fill_bytes_per_clk"]
+    fill = np.maximum(own_fill, r.running * step.load_bytes / (k["l2_bytes_per_clk"] * cus))
+    latency = (k["latency_clk"] + k["miss_latency_clk"] * cold + own_fill + step.chain_clk) / step.depth
     if hw.mall_bytes:
         of_xcd = r.running / hw.num_xcds
         slices = np.clip(of_xcd / (blocks_m * blocks_n), 1, split)
         high, wide = _window(np.maximum(of_xcd / slices, 1), blocks_m, blocks_n, c, k["group_rows"])
         xcds = np.minimum(float(hw.num_xcds), r.active)
         past_l2 = np.minimum((high * bm + wide * bn) * slices * xcds * bk * s.elem_bytes, requested)
-        mall = (past_l2 + alone * requested) / (k["mall"] * cus * spread)
+        mall = (past_l2 + alone * requested) / (k["mall_bytes_per_clk"] * cus * spread)
     else:
         mall = np.zeros_like(hbm)
     terms = [compute, r.number * step.shared_clk, r.number * step.issue_clk, latency, fill, mall, hbm]
@@ -217,7 +215,7 @@ def _stride_clk(k: Mapping[str, float], c: Configs, step: Step, s: GemmShapes, r
     take several tiles, or large ones, drift apart."""
     import numpy as np
 
-    in_step = np.minimum(1, s.M * s.N / STRIDE_LEAST_OUTPUTS)
-    drift = np.maximum(r.rounds * r.slots / split * c.tile_m * c.tile_n / FULL_TILE, 1)
-    found: Array = k["stride"] * step.chain_clk * in_step / drift
+    in_step = np.minimum(1, s.M * s.N / k["stride_outputs"])
+    drift = np.maximum(r.rounds * r.slots / split * c.tile_m * c.tile_n / k["stride_tile_elements"], 1)
+    found: Array = k["stride_steps"] * step.chain_clk * in_step / drift
     return found

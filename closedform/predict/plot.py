@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import MissingDependency
+from closedform.hw.errors import BadInput, MissingDependency
 
 from .answer import Prediction
 
@@ -15,7 +15,7 @@ __all__ = ["roofline_plot"]
 def roofline_plot(p: Prediction, hw: HardwareDescriptor, dtype: str, path: str | Path) -> None:
     """Write the device's roofline (computed matrix peak, HBM rate) and the predicted point; the suffix is the format.
 
-    Raises MissingDependency without matplotlib.
+    Raises MissingDependency without matplotlib, BadInput for a suffix that it cannot write or a file that it may not.
     """
     try:
         import matplotlib
@@ -30,6 +30,10 @@ def roofline_plot(p: Prediction, hw: HardwareDescriptor, dtype: str, path: str |
     ridge = peak / rate
     low, high = min(intensity, ridge) / 8, max(intensity, ridge) * 8
     figure, axes = pyplot.subplots(figsize=(6, 4))
+    known = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".") not in known:
+        pyplot.close(figure)
+        raise BadInput(f"no plot of the kind {Path(path).name}: suffixes are {', '.join(sorted(known))}")
     axes.loglog([low, ridge, high], [low * rate, peak, peak], label=f"{hw.name} {dtype}")
     axes.errorbar(
         [intensity],
@@ -43,5 +47,9 @@ def roofline_plot(p: Prediction, hw: HardwareDescriptor, dtype: str, path: str |
     axes.set_ylabel("TFLOPS")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
-    pyplot.close(figure)
+    try:
+        figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)

@@ -13,7 +13,8 @@ from closedform.hw.errors import BadInput
 
 from .configs import Configs
 from .constants import Constants, constants_for
-from .gemm import gemm_family, k_step
+from .families import gemm_family
+from .gemm import k_step
 from .gemm_time import GemmShapes, gemm_time
 from .lattice import legal_configs, useful
 from .step import Step
@@ -102,6 +103,8 @@ def _checked(*extents: Any) -> list[Array]:
     """M, N, K and batch as float arrays of one length; BadInput names the extent that is no whole number from 1 on."""
     import numpy as np
 
+    if all(type(v) is int and 1 <= v <= LIMIT for v in extents):
+        return [np.array([float(v)]) for v in extents]
     found = list(np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, float)) for v in extents)))
     for name, v in zip(("M", "N", "K", "batch"), found, strict=True):
         if not ((v >= 1) & (v <= LIMIT) & (v == np.floor(v))).all():

@@ -18,7 +18,15 @@ from .configs import Configs
 if TYPE_CHECKING:
     from .configs import Array
 
-__all__ = ["LINE_BYTES", "Step", "pipelined_step", "registers_per_thread", "staged_step", "workgroups_per_cu"]
+__all__ = [
+    "LINE_BYTES",
+    "Step",
+    "pipelined_step",
+    "registers_per_thread",
+    "staged_step",
+    "tile_bytes",
+    "workgroups_per_cu",
+]
 
 LINE_BYTES = 128
 #: Rows from which a matrix instruction of several waves reads shared memory directly.
@@ -50,8 +58,14 @@ def registers_per_thread(hw: HardwareDescriptor, c: Configs) -> Array:
     return found
 
 
+def tile_bytes(family: str, c: Configs, elem_bytes: float) -> Array:
+    """LDS of the tiles of A and B of a workgroup: every stage of a pipelined kernel, one image of a staged one."""
+    found: Array = (c.tile_m + c.tile_n) * c.tile_k * elem_bytes
+    return found * c.stages if family == "pipelined" else found
+
+
 def workgroups_per_cu(
-    hw: HardwareDescriptor, waves: Array, lds_bytes: Array, registers: Array, most: int | None = None
+    hw: HardwareDescriptor, waves: Array, lds_bytes: Array, registers: Array, most: float | None = None
 ) -> Array:
     """Workgroups a compute unit holds at once by LDS, registers and wave slots; at least 1."""
     import numpy as np
@@ -76,11 +90,11 @@ def pipelined_step(
     bm, bn, bk, waves = c.tile_m, c.tile_n, c.tile_k, c.waves
     direct = bm >= DIRECT_ROWS
     b_k_contiguous = layout[1] == "T"
-    registers = registers_per_thread(hw, c) + k["registers"] + np.where(direct, 0, 16)
-    lds = c.stages * (bm + bn) * bk * elem_bytes + hw.lds_granule_bytes
+    registers = registers_per_thread(hw, c) + k["registers"] + np.where(direct, 0, k["operand_registers"])
+    lds = tile_bytes("pipelined", c, elem_bytes) + hw.lds_granule_bytes
     # Waves beyond the 16 x 8 pieces of a tile repeat work.
     repeated = np.where(direct, 1, np.maximum(1, waves / (bm / 16 * bn / 8)))
-    wide = np.where(direct & b_k_contiguous, k["k_contiguous_b"], 0) * (bn / 256) ** 2
+    wide = np.where(direct & b_k_contiguous, k["k_contiguous_b_share"], 0) * (bn / 256) ** 2
     rate = flops_per_clk * np.where(direct, k["direct_share"], k["register_share"])
     tensor = 2 * bm * bn * bk / rate * repeated * (1 + wide)
     groups_m = np.minimum(np.maximum(bm / DIRECT_ROWS, 1), waves / 4)
@@ -92,13 +106,17 @@ def pipelined_step(
     shared = np.where(direct, by_group, by_wave) * bk * elem_bytes / hw.lds_read_bytes_per_clk
     row_a = np.minimum(bk * elem_bytes, LINE_BYTES)
     row_b = np.minimum((bk if b_k_contiguous else bn) * elem_bytes, LINE_BYTES)
-    short_a, short_b = (1 + k["short_row"] * (LINE_BYTES / row - 1) for row in (row_a, row_b))
+    short_a, short_b = (1 + k["short_row_share"] * (LINE_BYTES / row - 1) for row in (row_a, row_b))
     load = (bm * short_a + bn * short_b) * bk * elem_bytes
     copies = (bm + bn) * bk * elem_bytes / (16 * hw.wavefront_size)
     products = np.where(direct, 0, bm * bn * bk * elem_bytes / 4096 * repeated)
-    issue = waves * k["issue_wave"] + k["issue_copy"] * copies + k["issue_product"] * products
+    issue = waves * k["issue_wave_clk"] + k["issue_copy_clk"] * copies + k["issue_product_clk"] * products
     pieces = bk * elem_bytes / INSTRUCTION_K_BYTES
-    chain = k["serial"] + np.maximum(tensor, shared) + np.where(direct, k["chain_direct"], k["chain_register"]) * pieces
+    chain = (
+        k["serial_clk"]
+        + np.maximum(tensor, shared)
+        + np.where(direct, k["chain_direct_clk"], k["chain_register_clk"]) * pieces
+    )
     return Step(
         tensor_clk=tensor,
         shared_clk=shared,
@@ -118,29 +136,31 @@ def staged_step(
 
     bm, bn, bk, threads = c.tile_m, c.tile_n, c.tile_k, c.waves * hw.wavefront_size
     share = k["share_8bit"] if elem_bytes == 1 else k["share_16bit"]
-    large = np.where(c.mfma_m >= 32, k["large_instruction"], 1.0)
+    large = np.where(c.mfma_m >= 32, k["large_instruction_factor"], 1.0)
     tensor = 2 * bm * bn * bk / (flops_per_clk * share) * large
     read = (bm * c.wave_n + bn * c.wave_m) * bk * elem_bytes / (hw.lds_read_bytes_per_clk * k["lds_share"])
     write = (bm + bn) * bk * elem_bytes / (hw.lds_write_bytes_per_clk * k["lds_share"])
     a_k, b_k = layout[0] == "N", layout[1] == "T"
     load = np.zeros_like(bm)
     for tile, k_contiguous in ((bm, a_k), (bn, b_k)):
-        pieces = (k["split_k_row"] if k_contiguous else k["split_row"]) * _pieces(tile, bk, threads, k_contiguous)
+        pieces = (k["split_k_row_share"] if k_contiguous else k["split_row_share"]) * _pieces(
+            tile, bk, threads, k_contiguous
+        )
         row = np.minimum((bk if k_contiguous else tile) * elem_bytes, LINE_BYTES)
-        load = load + bk * elem_bytes * tile * (1 + pieces + k["short_row"] * (LINE_BYTES / row - 1))
+        load = load + bk * elem_bytes * tile * (1 + pieces + k["short_row_share"] * (LINE_BYTES / row - 1))
     # 8-bit elements that do not lie along k are turned with byte operations on their way to LDS.
-    turned = (bm * (not a_k) + bn * (not b_k)) * bk / k["turn_bytes"] if elem_bytes == 1 else np.zeros_like(bm)
+    turned = (bm * (not a_k) + bn * (not b_k)) * bk / k["turn_bytes_per_clk"] if elem_bytes == 1 else np.zeros_like(bm)
     registers = registers_per_thread(hw, c) + k["registers"]
-    lds = (bm + bn) * bk * elem_bytes
+    lds = tile_bytes("staged", c, elem_bytes)
     return Step(
         tensor_clk=tensor,
         shared_clk=read + write,
         issue_clk=turned,
         # A wave has one matrix core: few waves leave the others idle unless several workgroups share the unit.
-        chain_clk=k["serial"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
+        chain_clk=k["serial_clk"] + tensor * np.maximum(hw.simds_per_cu / c.waves, 1) + turned,
         load_bytes=load,
-        depth=k["depth"] * c.stages / STAGED_BUFFERS,
-        per_cu=workgroups_per_cu(hw, c.waves, lds, registers, most=4),
+        depth=k["depth_steps"] * c.stages / STAGED_BUFFERS,
+        per_cu=workgroups_per_cu(hw, c.waves, lds, registers, most=k["held_workgroups"]),
     )
 
 
