@@ -28,14 +28,15 @@ def log2_scale(scale: float) -> np.float32:
 
 
 def power(x: Array, m: Array, c: np.float32) -> Array:
-    """2^((x - m) c), with 0 in place of a maximum of -inf: (-inf) - (-inf) is never formed.
+    """2^((x - m) c), with 0 in place of an infinite maximum: no difference of infinities is formed.
 
-    Where m is -inf nothing was visible, every x is -inf too and the result is exactly 0.
+    Where m is -inf nothing was visible, every x is -inf too and the result is exactly 0. Where it is +inf, so is the
+    result for that x, and with it the sum: a sum of +inf says that a logit is, a sum of NaN that one is NaN.
 
     >>> power(np.float32([-np.inf, 3.0]), np.float32([-np.inf, 3.0]), np.float32(1.0)).tolist()
     [0.0, 1.0]
     """
-    safe = np.where(np.isneginf(m), np.zeros_like(m), m)
+    safe = np.where(np.isinf(m), np.zeros_like(m), m)
     return np.asarray(np.exp2((x - safe) * c))
 
 
@@ -77,6 +78,11 @@ class SoftmaxState:
         return SoftmaxState(m, self.l * rescale + p.sum(axis=-1)), p, rescale
 
     def inverse(self) -> Array:
-        """1 / l, and 0 where no key was visible: such a row has the finite value 0."""
+        """1 / l; 0 where no key was visible: such a row has the finite value 0; NaN where a logit is +inf."""
         empty = self.l == 0
-        return np.asarray(np.where(empty, 0, 1 / np.where(empty, 1, self.l)), dtype=self.l.dtype)
+        inverse = np.where(empty, 0, 1 / np.where(empty, 1, self.l))
+        return np.asarray(np.where(np.isposinf(self.l), np.nan, inverse), dtype=self.l.dtype)
+
+    def lse(self) -> Array:
+        """m + log l, the logarithm of the sum of exponentials of the scaled scores where c is log2(e); -inf of none."""
+        return np.asarray(np.where(np.isinf(self.m), np.zeros_like(self.m), self.m) + np.log(self.l))

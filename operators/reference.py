@@ -12,8 +12,9 @@ from .attention import Attention
 from .gemm import Gemm
 from .gemm_epilogue import epilogue
 from .numerics import Array, rounded
+from .softmax import Softmax
 
-__all__ = ["Reference", "attention_reference", "gemm_reference", "input_dtype", "reference"]
+__all__ = ["Reference", "attention_reference", "gemm_reference", "input_dtype", "reference", "softmax_reference"]
 
 #: Scores that are held in memory at a time.
 SCORES_AT_ONCE = 2**22
@@ -35,17 +36,18 @@ class Reference:
     lost: Array
 
 
-def input_dtype(op: Attention | Gemm, name: str) -> str:
-    """Type of an input: the operator's, but C has that of D and bias is f32."""
+def input_dtype(op: Attention | Gemm | Softmax, name: str) -> str:
+    """Type of an input: the operator's, but C has that of D, bias is f32 and a mask holds bytes."""
     if isinstance(op, Gemm):
         return {"C": op.result, "bias": "f32"}.get(name, op.dtype)
-    return op.dtype
+    return "i8" if name == "mask" else op.dtype
 
 
 def reference(
-    op: Attention | Gemm, *, alpha: float = 1.0, beta: float = 1.0, scale: float = 1.0, **inputs: Array
+    op: Attention | Gemm | Softmax, *, alpha: float = 1.0, beta: float = 1.0, scale: float = 1.0, **inputs: Array
 ) -> Reference:
-    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias, rounded to their types.
+    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias or X and mask, rounded to their
+    types.
 
     alpha, beta and scale are those of gemm's epilogue.
     """
@@ -54,6 +56,8 @@ def reference(
         if isinstance(op, Gemm):
             sums = gemm_reference(exact["A"], exact["B"], op.layout)
             return _finished(op, sums, exact, alpha, beta, scale)
+        if isinstance(op, Softmax):
+            return softmax_reference(op, exact["X"], exact.get("mask"))
         return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
 
 
@@ -130,4 +134,33 @@ def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:
     out = a @ b
     terms = np.sqrt(np.square(a) @ np.square(b))
     growth = 2 * np.sqrt(a.shape[-1]) * (np.abs(out) + terms)
+    return Reference(out, np.abs(out), growth, np.zeros_like(out))
+
+
+def softmax_reference(op: Softmax, x: Array, mask: Array | None = None) -> Reference:
+    """Softmax or log-softmax along the last axis; `growth` in units of the f32 roundoff is
+
+        p (5 (m - x) + 2 sqrt(cols) + 8)          exp: difference, product and scale in the exponent, the sum, 1 / l
+        3 |x - m| + 2 sqrt(cols) + 2 |log l| + 4  log: the differences, the sum in its logarithm
+
+    as for attention. Where p is 0 the exponent counts for nothing.
+    """
+    x = x if mask is None else np.where(mask != 0, x, -np.inf)
+    with np.errstate(divide="ignore"):
+        m = x.max(axis=-1, keepdims=True)
+        safe = np.where(np.isneginf(m), 0.0, m)
+        below = x - safe
+        p = np.exp(below)
+        total = p.sum(axis=-1, keepdims=True)
+        empty = np.isneginf(m) & (op.empty == "zero")
+        log_total = np.log(np.where(empty, 1.0, total))
+        steps = 2 * np.sqrt(op.cols)
+        if op.log:
+            out = below - log_total
+            far = np.where(np.isfinite(out), np.abs(below), 0.0)
+            growth = 3 * far + steps + 2 * np.abs(log_total) + 4
+        else:
+            out = np.where(empty, 0.0, p / np.where(empty, 1.0, total))
+            growth = np.where(p == 0, 0.0, out * (5 * np.where(p == 0, 0.0, np.abs(below)) + steps + 8))
+    growth = np.where(np.isfinite(out), growth, 0.0)
     return Reference(out, np.abs(out), growth, np.zeros_like(out))

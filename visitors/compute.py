@@ -13,14 +13,16 @@ from closedform.operators.gemm_epilogue import epilogue
 from closedform.operators.level import Level, level
 from closedform.operators.numerics import Array, accumulator, rounded
 from closedform.operators.reference import input_dtype
+from closedform.operators.softmax import Softmax, SoftmaxDevice
 
 from .compute_attention import AttentionCompute
 from .compute_gemm import GemmCompute
+from .compute_softmax import SoftmaxCompute
 
 __all__ = ["ComputeVisitor", "input_shapes"]
 
 
-class ComputeVisitor(AttentionCompute, GemmCompute):
+class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute):
     """Walks the tree down to `level` and computes there; what lies below is left out.
 
     Device: all at once. Block: each workgroup its part. Wave: each wave its tiles, with the online softmax.
@@ -34,7 +36,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
 
     def run(
         self,
-        tree: AttentionDevice | GemmDevice,
+        tree: AttentionDevice | GemmDevice | SoftmaxDevice,
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
@@ -43,8 +45,9 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
     ) -> Array:
         """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
-        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, shaped as `input_shapes`
-        says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds values of the dtype.
+        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, softmax X and mask, shaped
+        as `input_shapes` says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds
+        values of the dtype.
         Raises BadInput for missing, unknown or misshapen inputs and for an open tree below the device level.
         """
         op = tree.op
@@ -57,10 +60,12 @@ class ComputeVisitor(AttentionCompute, GemmCompute):
             return rounded(self.out, op.dtype)
 
 
-def input_shapes(op: Attention | Gemm) -> dict[str, tuple[int, ...]]:
+def input_shapes(op: Attention | Gemm | Softmax) -> dict[str, tuple[int, ...]]:
     """Shape of each input: [batch, heads, L, d] of attention; of gemm [batch, rows, columns] as stored, bias [batch,
-    rows or columns].
+    rows or columns]; [rows, cols] of softmax.
     """
+    if isinstance(op, Softmax):
+        return dict.fromkeys(("X", "mask")[: 1 + op.mask], (op.rows, op.cols))
     if isinstance(op, Gemm):
         shapes: dict[str, tuple[int, ...]] = {"A": (op.batch, *op.shape_a), "B": (op.batch, *op.shape_b)}
         if op.has_c:
@@ -72,11 +77,13 @@ def input_shapes(op: Attention | Gemm) -> dict[str, tuple[int, ...]]:
     return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
 
 
-def _output_shape(op: Attention | Gemm) -> tuple[int, ...]:
+def _output_shape(op: Attention | Gemm | Softmax) -> tuple[int, ...]:
+    if isinstance(op, Softmax):
+        return op.rows, op.cols
     return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.d)
 
 
-def _checked(op: Attention | Gemm, inputs: dict[str, Any]) -> dict[str, Array]:
+def _checked(op: Attention | Gemm | Softmax, inputs: dict[str, Any]) -> dict[str, Array]:
     shapes = input_shapes(op)
     if set(inputs) != set(shapes):
         given = ", ".join(sorted(inputs)) or "none"

@@ -18,12 +18,14 @@ from closedform.operators.attention import (
 )
 from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.node import Node
+from closedform.operators.softmax import Softmax, SoftmaxBlock, SoftmaxDevice, SoftmaxLanes, SoftmaxWave
 
 from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
 from .derivation import Derivation, NodeCheck, PredictedResources
 from .gemm_default import derive_gemm_default
 from .gemm_paper import derive_gemm
+from .softmax_default import derive_softmax
 from .visitor import Visitor
 
 __all__ = ["FeasibilityVisitor", "derive", "derive_attention"]
@@ -31,7 +33,7 @@ __all__ = ["FeasibilityVisitor", "derive", "derive_attention"]
 #: Lanes of a wave on every CDNA GPU; fragment maps and emitted kernels are written for it.
 WAVE_LANES = 64
 #: Derivations of each operator, by name.
-MODELS = {"attention": ("default", "paper"), "gemm": ("default", "paper")}
+MODELS = {"attention": ("default", "paper"), "gemm": ("default", "paper"), "softmax": ("default",)}
 
 
 class FeasibilityVisitor(Visitor):
@@ -68,6 +70,10 @@ class FeasibilityVisitor(Visitor):
             self._no_overrides()
             return self._checked(derive_gemm(node.op, self.hw))
         return self._checked(derive_gemm_default(node.op, self.hw, **self.overrides))
+
+    def visit_SoftmaxDevice(self, node: SoftmaxDevice) -> Derivation:
+        self._check_model("softmax")
+        return self._checked(derive_softmax(node.op, self.hw, **self.overrides))
 
     # --- the tiled tree, level by level -------------------------------------------------------------------------
 
@@ -122,6 +128,16 @@ class FeasibilityVisitor(Visitor):
             NodeCheck("atom", "depth past whole atoms", tiles.tile_k % tiles.atom.k, 0, "elements"),
         ]
 
+    def visit_SoftmaxBlock(self, node: SoftmaxBlock) -> list[NodeCheck]:
+        return [*self._block(node.tiles.waves), *self._below(node)]
+
+    def visit_SoftmaxWave(self, node: SoftmaxWave) -> list[NodeCheck]:
+        return [self._wave(), *self._below(node)]
+
+    def visit_SoftmaxLanes(self, node: SoftmaxLanes) -> list[NodeCheck]:
+        """Whole accesses: what a wave holds at a time leaves nothing over."""
+        return [NodeCheck("atom", "columns past whole accesses", node.cols.size % node.tiles.vec, 0, "elements")]
+
     def _below(self, node: Node) -> list[NodeCheck]:
         return [check for child in node.interior() for check in self.visit(child)]
 
@@ -150,7 +166,9 @@ class FeasibilityVisitor(Visitor):
             raise BadInput(f"the paper's model derives every tile: {names} cannot be fixed, use --model default")
 
 
-def derive(op: Attention | Gemm, hw: HardwareDescriptor, model: str | None = None, **overrides: Any) -> Derivation:
+def derive(
+    op: Attention | Gemm | Softmax, hw: HardwareDescriptor, model: str | None = None, **overrides: Any
+) -> Derivation:
     """Tiles of `op` on `hw`, or the binding constraint.
 
     `model` is "default" (for emitted kernels) or "paper"; left out, it is the operator's first model. Raises

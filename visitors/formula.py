@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
-__all__ = ["Formula", "FormulaValue", "align_down", "ceil_div", "floor_sqrt", "minimum", "round_up"]
+__all__ = [
+    "Formula",
+    "FormulaValue",
+    "align_down",
+    "ceil_div",
+    "floor_sqrt",
+    "maximum",
+    "minimum",
+    "power_of_two",
+    "round_up",
+]
 
 
 def _library(*operands: Any) -> str:
@@ -47,6 +57,42 @@ def minimum(a: Any, b: Any) -> Any:
 
         return np.minimum(a, b)
     return a if a < b else b
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger one, elementwise on numpy arrays, Max(a, b) on symbols.
+
+    >>> maximum(3, 4)
+    4
+    """
+    library = "int" if type(a) is type(b) is int else _library(a, b)
+    if library == "sympy":
+        import sympy
+
+        return sympy.Max(a, b)
+    if library == "numpy":
+        import numpy as np
+
+        return np.maximum(a, b)
+    return a if a > b else b
+
+
+def power_of_two(value: Any) -> Any:
+    """The least power of two that is not below `value`, which is at least 1.
+
+    >>> power_of_two(24), power_of_two(32)
+    (32, 32)
+    """
+    library = _library(value)
+    if library == "sympy":
+        import sympy
+
+        return 2 ** sympy.ceiling(sympy.log(value, 2))
+    if library == "numpy":
+        import numpy as np
+
+        return 1 << np.ceil(np.log2(value)).astype(np.int64)
+    return 1 << (value - 1).bit_length()
 
 
 def align_down(value: Any, step: Any) -> Any:
