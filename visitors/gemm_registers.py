@@ -51,8 +51,9 @@ def main_loop_least(shape: GemmShape) -> int:
     """
     if shape.op.packed and shape.fragments and not shape.hw.vgpr_unified:
         return sum(item.registers for item in _with_gaps(shape, shape.main_loop)) + shape.atom.registers_c
-    if shape.tiles.stream_k and shape.elem_bytes == 4 and "AlongRows" in shape.kinds:
-        # lines of wide elements keep their addresses from tile to tile; without the gaps gfx90a spilled 5 and 6
+    lines = shape.elem_bytes >= 4 and "AlongRows" in shape.kinds
+    if shape.tiles.stream_k and (lines or not shape.hw.vgpr_unified):
+        # what is kept from tile to tile leaves no way around the gaps: without them gfx908 and gfx90a spilled 1 to 7
         return sum(item.registers for item in _with_gaps(shape, shape.main_loop))
     return sum(item.registers for item in shape.main_loop) + CONTROL
 

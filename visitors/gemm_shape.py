@@ -234,14 +234,17 @@ class GemmShape:
 
     @property
     def segment(self) -> int:
-        """Registers of Stream-K beside the loop's: numbers of thread and share, lines of wide elements with their
-        addresses, and where AccVGPRs are a file of their own, a part of the sums on its way to memory.
+        """Registers of Stream-K beside the loop's.
+
+        On a unified file numbers of thread and share. Where AccVGPRs are a file of their own, what the sums pass
+        through on their way to memory: a part of them, and a third of the others.
         """
         if not self.tiles.stream_k:
             return 0
-        part = 14 if self.hw.vgpr_unified else 14 + self.layout.span // self.atom.m * self.atom.registers_c
-        wide = [o.registers_loads for o in self.operands if o.kind == "AlongRows" and self.elem_bytes == 4]
-        return part + sum(wide)
+        if not self.hw.vgpr_unified:
+            part = self.layout.span // self.atom.m * self.atom.registers_c
+            return part + (self.accumulators - part) // 3
+        return 14
 
     @_OfAnySize
     def places(self) -> int:
