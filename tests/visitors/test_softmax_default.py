@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
 from closedform.operators.softmax import KNOBS, Softmax
-from closedform.predict.operators import predict_softmax
+from closedform.predict import predict_softmax
 from closedform.visitors.compile import missing_dependency
 from closedform.visitors.feasibility import derive
 from closedform.visitors.formula import Formula, power_of_two
