@@ -246,6 +246,13 @@ RULES: tuple[Rule, ...] = (
         "where both operands are packed nothing passes through LDS: use direct=False",
         lambda s: (len(s.op.packed), 1) if s.tiles.direct else (0, 1),
     ),
+    Rule(
+        "packed stagger",
+        "mapping",
+        "starts along k",
+        "a pre-shuffled operand is read from its first tile of k on: use stagger=0",
+        lambda s: (s.tiles.stagger if s.op.packed else 0, 1),
+    ),
     Rule("access divides", "global reads", "elements", "narrower accesses divide the leading dimensions", _reads),
     Rule(
         "store divides",

@@ -196,6 +196,7 @@ def test_direct_loads_bring_the_other_operand() -> None:
     [
         ("packed reads", large(), {"read_b": 4}),
         ("packed reads", large(preshuffled="A"), {"tail_a": 2}),
+        ("packed stagger", large(), {"stagger": 2}),
         ("packed direct", large(preshuffled="AB"), {"direct": True, "buffers": 2}),
         ("direct operands", large(layout="TN"), {"direct": True, "buffers": 2}),
         ("offsets", dataclasses.replace(large(), K=2**23), {}),
