@@ -21,6 +21,8 @@ from closedform.hw.lds import lds_cycles
 __all__ = ["CHUNK_BYTES", "GemmLayout", "Swizzle", "swizzle_of"]
 
 CHUNK_BYTES = 16
+#: Banks that one phase of LDS writes covers, on every target.
+WRITE_LINE_BYTES = 128
 LANES = 64
 
 
@@ -39,15 +41,21 @@ class Swizzle:
         return chunk ^ (((row >> self.first) ^ (row >> self.second)) & self.mask)
 
 
-def swizzle_of(chunks: int, line_bytes: int) -> Swizzle:
-    """Swizzle of rows of `chunks` chunks, a power of two, where one LDS phase covers `line_bytes`.
+def swizzle_of(chunks: int, line_bytes: int, elem_bytes: int = 2) -> Swizzle:
+    """Swizzle of rows of `chunks` chunks, a power of two, where one LDS phase of reads covers `line_bytes`.
 
     Rows that share a line of banks need no swizzle among each other: first = log2(line / row), and the mask spans the
     chunks of a row, but no more than of a line; second = first + 3 reaches the rows that a wave of writers skips.
+    Threads that transpose wide elements skip none: lanes write the same chunk of neighbouring rows, and a phase of
+    writes covers 128 bytes whatever one of reads does. Where it covers less, every row is told from its neighbour.
 
     >>> swizzle_of(8, 128), swizzle_of(8, 256), swizzle_of(4, 128)
     (Swizzle(first=0, second=3, mask=7), Swizzle(first=1, second=4, mask=7), Swizzle(first=1, second=4, mask=3))
+    >>> swizzle_of(8, 256, elem_bytes=4)
+    Swizzle(first=0, second=1, mask=7)
     """
+    if elem_bytes >= 4 and line_bytes > WRITE_LINE_BYTES and chunks * CHUNK_BYTES >= WRITE_LINE_BYTES:
+        return Swizzle(0, 1, WRITE_LINE_BYTES // CHUNK_BYTES - 1)
     line = line_bytes // CHUNK_BYTES
     span = min(chunks, line)
     first = (line // span).bit_length() - 1
@@ -113,7 +121,7 @@ class GemmLayout:
     @cached_property
     def swizzle(self) -> Swizzle:
         """Swizzle of the rows; one that moves nothing where they are padded."""
-        return Swizzle(0, 0, 0) if self.pad else swizzle_of(self.chunks, self.line_bytes)
+        return Swizzle(0, 0, 0) if self.pad else swizzle_of(self.chunks, self.line_bytes, self.elem_bits // 8)
 
     @property
     def acc(self) -> int:

@@ -128,7 +128,7 @@ class GemmEmit(Visitor):
                 piece(CEIL_DIV),
                 place_text.place(tiles),
                 self.visit(node.interior()[0]),
-                kernel_text.partials(3 + len(extra), tiles),
+                kernel_text.partials(3 + len(extra), len(self._scalars), tiles),
                 kernel_text.kernel(extra, self._scalars, self._packed, tiles),
                 launch_text.launch(["A", "B", "D", *extra], self._scalars, tiles),
                 host_text.host(op, self._scalars, tiles.splits),
@@ -147,7 +147,7 @@ class GemmEmit(Visitor):
         if "AlongK" in kinds:
             operands.append(operand_text.along_k(guarded["AlongK"], tiles.direct, *ways))
         if "AlongRows" in kinds:
-            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"], *ways))
+            operands.append(operand_text.along_rows(shape.elem_bytes, guarded["AlongRows"], *ways, tiles.stream_k > 0))
         if "Packed" in kinds:
             operands.append(packed_text.packed(self._packed))
         through_lds = self._packed != "AB"
@@ -389,8 +389,10 @@ def row_column(row):
             if tiles.stream_k
             else ("SPLIT_K", tiles.split_k, "parts of the sum over k")
         )
+        factors = [("FACTOR_WORDS", "SCALAR.width // 32", "registers of alpha or beta")] if tiles.stream_k else []
         return [
             split,
+            *factors,
             ("ACC_CHUNKS", shape.layout.acc * shape.acc_bytes // 16, "16-byte chunks of an accumulator"),
             ("SLOT_BYTES", f"TILE_M * TILE_N * {shape.acc_bytes}", "partial sums of a tile"),
         ]

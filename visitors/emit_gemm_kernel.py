@@ -101,16 +101,17 @@ def gemm_kernel(
     @tensors@ W: fx.Tensor,
     M: fx.Int32, N: fx.Int32, K: fx.Int32, batch: fx.Int32, workgroups: fx.Int32, @typed@,
 ):
-    lds, parked = tile_memory(), park(W, [A, B, @out@])
+    lds, parked = tile_memory(), park(W, [A, B, @out@], [@scalars@])
     for number in range(fx.Int32(0), Share(M, N, K, batch, workgroups).segments, fx.Int32(1)):
         part = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
-        _, a, b, *_ = unpark(parked)
+        _, (a, b, *_), _ = unpark(parked)
         block = Block(lds, a, b, M, N, part.K, part.first_m, part.first_n, part.batch, part.first_k)
         gpu.barrier()
         @loops@
         done = Segment(share_of(M, N, K, batch, workgroups), fx.Int32(number))
-        thread, (space, _, _, *outputs) = thread_number(), unpark(parked)
-        partials, factors = Partials(thread, space), [opaque(x) for x in (@scalars@)]
+        space, (_, _, *outputs), factors = unpark(parked)
+        thread = thread_number()
+        partials = Partials(thread, space)
         output = Output(thread, *outputs, M, N, done.first_m, done.first_n, done.batch, *factors)
         store, store_part, save, add = output.store, output.store_part, partials.save, partials.add
         contributors, slot_at = done.contributors, done.slot_at
@@ -136,30 +137,39 @@ class Parked:
         self.address, self.strides = address, strides
 
 
-def park(space, tensors):
-    """Addresses and strides, which a segment needs at its start or end only: they wait in the lanes of one vector
-    register, since scalar registers are few.
+def park(space, tensors, factors):
+    """Addresses, strides and factors, which a segment needs at its start or end only: they wait in the lanes of one
+    vector register, since scalar registers are few.
     """
     values = [address_of(space)]
     for tensor in tensors:
         values += [address_of(tensor), stride(tensor, 0), stride(tensor, 1)]
+    halves = [half.to(fx.Int32) for value in values for half in (value, value >> 32)]
+    for factor in factors:
+        bits = Vec.from_elements([factor], SCALAR).bitcast(fx.Int32)
+        halves += [bits[i] for i in range(FACTOR_WORDS)]
     lane, lanes = fx.Int32(gpu.thread_idx.x) % 64, fx.Int32(0)
-    for i, value in enumerate(values):
-        for half, word in enumerate((value, value >> 32)):
-            lanes = (lane == 2 * i + half).select(word.to(fx.Int32), lanes)
+    for i, half in enumerate(halves):
+        lanes = (lane == i).select(half, lanes)
     return lanes
 
 
 def unpark(lanes):
-    """The tensors back."""
+    """The workspace, the tensors and the factors back."""
     lanes = opaque(lanes, "v")
 
-    def value(i):
-        low, high = (fx.Int32(rocdl.readlane(T.i32, lanes, fx.Int32(2 * i + half))) for half in range(2))
-        return (high.to(fx.Int64) << 32) | low.to(fx.Uint32).to(fx.Int64)
+    def half(i):
+        return fx.Int32(rocdl.readlane(T.i32, lanes, fx.Int32(i)))
 
-    outputs = [Parked(value(i), [value(i + 1), value(i + 2)]) for i in range(1, 3 * @count@, 3)]
-    return [Parked(value(0), []), *outputs]
+    def value(i):
+        return (half(2 * i + 1).to(fx.Int64) << 32) | half(2 * i).to(fx.Uint32).to(fx.Int64)
+
+    tensors = [Parked(value(i), [value(i + 1), value(i + 2)]) for i in range(1, 3 * @count@, 3)]
+    factors = []
+    for first in range(2 + 6 * @count@, 2 + 6 * @count@ + @factors@ * FACTOR_WORDS, FACTOR_WORDS):
+        bits = Vec.from_elements([half(first + i) for i in range(FACTOR_WORDS)], fx.Int32)
+        factors.append(bits.bitcast(SCALAR)[0])
+    return Parked(value(0), []), tensors, factors
 '''
 
 _PARTIALS = '''
@@ -218,14 +228,15 @@ def arrive(thread, active, counter, contributors, lds):
 '''
 
 
-def partials(tensors: int, tiles: GemmTiles) -> str:
+def partials(tensors: int, factors: int, tiles: GemmTiles) -> str:
     """Helpers of a split sum: its workspace and, where the last workgroup to arrive adds up, the arrival.
 
-    `tensors` counts them without the workspace.
+    `tensors` counts them without the workspace, `factors` the numbers of the epilogue.
     """
     if not tiles.splits:
         return ""
-    park = piece(_PARK).replace("@count@", str(tensors)) if tiles.stream_k else ""
+    values = {"count": str(tensors), "factors": str(factors)}
+    park = fill(piece(_PARK), values) if tiles.stream_k else ""
     return join(park, piece(_PARTIALS), piece(_ARRIVE) if tiles.arrives else "")
 
 

@@ -288,10 +288,11 @@ class AlongRows(Operand):
         extent = ((lines - 1) * fx.Int32(self.ld) + self.count) * ELEM_BYTES
         address = self.address + fx.Int64(tile) * (self.ld * (TILE_K * ELEM_BYTES))
         source = resource(address, (lines > 0).select(extent, fx.Int32(0)))
-        places = [(offset, e * self.line) for offset in self.offsets for e in range(VEC)]
+        places = [(source, offset, e * self.line) for offset in self.offsets for e in range(VEC)]
         if tail:
-            places = [(offset + beyond, 0) for offset, beyond in places]
-        return [(LOAD, 1, lambda o=o, b=b: chunk_of(load(source, [o], access, b))) for o, b in places]
+            places = [(source, offset + beyond, 0) for _, offset, beyond in places]
+        @far@
+        return [(LOAD, 1, lambda s=s, o=o, b=b: chunk_of(load(s, [o], access, b))) for s, o, b in places]
 
     def writes(self, buffer, lines):
         """The same rows to an LDS buffer, transposed."""
@@ -305,6 +306,14 @@ class AlongRows(Operand):
         chunk = chunk_of(transposed(lines[i * VEC : (i + 1) * VEC], j))
         @store@
 '''
+
+_FAR = """\
+        else:  # lines from the middle on have a descriptor of their own: half as many scalar offsets
+            half = self.line * (VEC // 2)
+            far = resource(address + fx.Int64(half), (lines > 0).select(extent - half, fx.Int32(0)))
+            both = [(s, e * self.line) for s in (source, far) for e in range(VEC // 2)]
+            places = [(s, offset, beyond) for offset in self.offsets for s, beyond in both]
+"""
 
 _TRANSPOSE = {
     8: '''
@@ -393,14 +402,19 @@ def along_k(guarded: bool, direct: bool, halves: bool, stagger: bool) -> str:
     return join(piece(_LOAD_DIRECT), body) if direct else body
 
 
-def along_rows(elem_bytes: int, guarded: bool, halves: bool, stagger: bool) -> str:
-    """An operand that is stored with its rows contiguous; `halves` and `stagger` as for `along_k`."""
+def along_rows(elem_bytes: int, guarded: bool, halves: bool, stagger: bool, persistent: bool) -> str:
+    """An operand that is stored with its rows contiguous; `halves` and `stagger` as for `along_k`.
+
+    `persistent`: a workgroup works on several tiles, for which it keeps scalars; 16 lines then leave too few.
+    """
     active = "self.units[i] < self.rows // self.width * ROW_CHUNKS"
     tile = "        tile = tile if tail else self.staggered(tile)\n" if stagger else ""
+    body = piece(_ALONG_ROWS).replace("        @stagger@\n", tile)
+    body = body.replace("        @far@\n", _FAR if persistent and elem_bytes == 1 else "")
     return join(
         piece(_PERMUTED) if elem_bytes < 4 else "",
         piece(_TRANSPOSE[elem_bytes]),
-        _stored(piece(_ALONG_ROWS).replace("        @stagger@\n", tile), guarded, active, halves),
+        _stored(body, guarded, active, halves),
     )
 
 

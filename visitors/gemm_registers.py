@@ -1,9 +1,9 @@
 """Registers of an emitted GEMM, item by item: what its register promise consists of.
 
-A wave holds most at one of three points: in the main loop, with the fragments of two steps and a tile under way; in the
-partial last tile of k, with an offset of its own for every access; or in the epilogue, where accumulators have a file
-of their own and pass through the other one. The promise is the largest of the live sets. The prologue loads no more
-than the last tile and has no sums yet.
+A wave holds most in the main loop, with the fragments of two steps and a tile under way; in the partial last tile of k,
+with an offset of its own for every access; in the epilogue, where accumulators have a file of their own and pass
+through the other one; or where partial sums are added. The promise is the largest of these live sets. The prologue
+loads no more than the last tile and has no sums yet.
 """
 
 from __future__ import annotations
@@ -24,22 +24,30 @@ CONTROL = 4
 PASSING = 4
 #: Registers that the allocator leaves free between runs of 2 to 16, for it packs no closer than the occupancy asks; a
 #: short loop, which LLVM unrolls, has copies of its own.
-GAPS = 3
+GAPS = 5
 GAPS_PERCENT = 22
+#: The same where tiles go straight to LDS: no loads wait in registers of their own.
+GAPS_PERCENT_DIRECT = 14
+#: Registers of partial sums that the compiler loads early where they are added (SPLIT_K from 2 to 40).
+REDUCING = 72
 #: Words of transposed chunks that wait for their last line, in the main loop.
 TRANSPOSING = 4
 #: Of the partial last tile, percent of one register an access: an operand along k keeps the offset and the place in k
-#: that is compared with K; of an operand along its rows the last offsets are made while the first loads are under way.
+#: that is compared with K; of an operand along its rows the last offsets are made while the first loads are under way,
+#: and more of them where it follows another one of that kind.
 PERCENT_ALONG_K = 175
 PERCENT_ALONG_ROWS = 75
+PERCENT_BOTH_ALONG_ROWS = 60
 
 
 def live_sets(shape: GemmShape) -> tuple[tuple[RegisterItem, ...], ...]:
-    """Items of the main loop, of the partial last tile and of the epilogue, in 32-bit registers a lane."""
+    """Items of the main loop, of the last tile, of the epilogue or the adding, in 32-bit registers a lane."""
     loop = shape.main_loop if shape.tiles.pinned else main_loop(shape, False)
     sets = [_with_gaps(shape, loop), _with_gaps(shape, *_last_tile(shape))]
     if not shape.hw.vgpr_unified:
         sets.append(_with_gaps(shape, _epilogue(shape)))
+    elif shape.tiles.split_k > 1:
+        sets.append(_reduction(shape))
     return tuple(sets)
 
 
@@ -152,6 +160,7 @@ def _last_tile(shape: GemmShape) -> tuple[list[RegisterItem], int]:
     """Items of the partial last tile, and how many of their registers stand alone."""
     tiles = shape.tiles
     staged = alone = offsets = transposing = 0
+    percent_rows = PERCENT_BOTH_ALONG_ROWS if shape.kinds == ("AlongRows",) else PERCENT_ALONG_ROWS
     for operand, tail in zip(shape.operands, (tiles.tail_a, tiles.tail_b), strict=True):
         if operand.kind == "Packed":
             offsets += operand.offsets + 2  # with the number of its blocks, and which of them is meant
@@ -164,7 +173,7 @@ def _last_tile(shape: GemmShape) -> tuple[list[RegisterItem], int]:
         else:
             staged += operand.staged
             alone += operand.staged if operand.read * operand.elem_bytes <= 4 else 0
-            offsets += operand.registers_loads * PERCENT_ALONG_ROWS // 100
+            offsets += operand.registers_loads * percent_rows // 100
             if operand.elem_bytes < 4:
                 transposing = max(transposing, operand.read * 4 // operand.elem_bytes)
         offsets += _writes(operand)
@@ -197,6 +206,16 @@ def _epilogue(shape: GemmShape) -> list[RegisterItem]:
     ]
 
 
+def _reduction(shape: GemmShape) -> tuple[RegisterItem, ...]:
+    """Items where partial sums are added: the compiler unrolls the loop and loads early, within a limit."""
+    part = shape.layout.span // shape.atom.m * shape.atom.registers_c
+    early = min(shape.tiles.split_k * part, REDUCING)
+    return (
+        RegisterItem("partial sums", early, "any", "parts of the sums, loaded before they are added"),
+        RegisterItem("control", CONTROL + 2, "arch", "places of sums and of D"),
+    )
+
+
 def _with_gaps(shape: GemmShape, items: list[RegisterItem], alone: int = 0) -> tuple[RegisterItem, ...]:
     """The items that there are, with control and gaps; registers that stand `alone` fill as many gaps as they leave.
 
@@ -206,6 +225,7 @@ def _with_gaps(shape: GemmShape, items: list[RegisterItem], alone: int = 0) -> t
     if not shape.hw.vgpr_unified:
         items.append(RegisterItem("passing", PASSING, "arch", "what memory gives to AccVGPRs and takes from them"))
     shared = sum(item.registers for item in items if shape.hw.vgpr_unified or item.file != "acc")
-    gaps = GAPS + (shared - alone // 2) * GAPS_PERCENT // 100
+    percent = GAPS_PERCENT_DIRECT if shape.tiles.direct else GAPS_PERCENT
+    gaps = GAPS + (shared - alone // 2) * percent // 100
     items.append(RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"))
     return tuple(item for item in items if item.registers)

@@ -237,13 +237,14 @@ class GemmShape:
         """Registers of Stream-K beside the loop's.
 
         On a unified file numbers of thread and share. Where AccVGPRs are a file of their own, what the sums pass
-        through on their way to memory: a part of them, and a third of the others.
+        through on their way to memory, a part of them and a third of the others, and addresses of wide lines.
         """
         if not self.tiles.stream_k:
             return 0
         if not self.hw.vgpr_unified:
             part = self.layout.span // self.atom.m * self.atom.registers_c
-            return part + (self.accumulators - part) // 3
+            lines = self.accumulators // 6 * (self.elem_bytes == 4 and "AlongRows" in self.kinds)
+            return part - 2 + (self.accumulators - part) // 3 + lines
         return 14
 
     @_OfAnySize
