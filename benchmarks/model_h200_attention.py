@@ -12,7 +12,8 @@ from model_amd import NEAR
 from model_data import Residuals, unseen
 
 from closedform.hw import catalogue
-from closedform.predict.attention_time import AttentionConfigs, AttentionShape, attention_lattice, attention_time
+from closedform.predict.attention_lattice import AttentionConfigs, attention_lattice
+from closedform.predict.attention_time import AttentionShape, attention_time
 from closedform.predict.constants import Constants
 from closedform.predict.fit import cross_validated, fit_constants
 

@@ -8,13 +8,8 @@ from closedform.operators.attention import Attention, AttentionTiles
 from closedform.traffic import attention_flops, fused_bytes
 
 from .answer import Candidate, ClosedForm, Prediction, Selection
-from .attention_time import (
-    AttentionConfigs,
-    AttentionShape,
-    attention_lattice,
-    attention_time,
-    check_attention_config,
-)
+from .attention_lattice import AttentionConfigs, attention_lattice, check_attention_config
+from .attention_time import AttentionShape, attention_time
 from .bands import band_for
 from .closed_form import closed_form
 from .constants import Constants, constants_for
