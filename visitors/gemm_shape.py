@@ -236,8 +236,9 @@ class GemmShape:
     def segment(self) -> int:
         """Registers of Stream-K beside the loop's.
 
-        On a unified file numbers of thread and share. Where AccVGPRs are a file of their own, what the sums pass
-        through on their way to memory, a part of them and a third of the others, and addresses of wide lines.
+        On a unified file numbers of thread and share, and with direct loads second places. Where AccVGPRs are a file of
+        their own, what the sums pass through on their way to memory, a part of them and a third of the others, and
+        addresses of wide lines.
         """
         if not self.tiles.stream_k:
             return 0
@@ -245,7 +246,7 @@ class GemmShape:
             part = self.layout.span // self.atom.m * self.atom.registers_c
             lines = self.accumulators // 6 * (self.elem_bytes == 4 and "AlongRows" in self.kinds)
             return part - 2 + (self.accumulators - part) // 3 + lines
-        return 14
+        return 14 + 4 * self.tiles.direct
 
     @_OfAnySize
     def places(self) -> int:
