@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
     from .hw.errors import BadInput, ClosedformError, Infeasible, InfeasibleError, MissingDependency, NoDevice
     from .operators.attention import Attention
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
     from .packing import pack, unpack
     from .profiling import Profile
@@ -72,6 +73,7 @@ _HOME = {
     "MissingDependency": "hw.errors",
     "NoDevice": "hw.errors",
     "Attention": "operators.attention",
+    "Conv2d": "operators.conv2d",
     "Gemm": "operators.gemm",
     "Profile": "profiling",
     "Simulation": "simulation",
@@ -83,6 +85,7 @@ __all__ = [
     "BadInput",
     "CheckResult",
     "ClosedformError",
+    "Conv2d",
     "Derivation",
     "Emission",
     "Gemm",

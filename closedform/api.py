@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
     from .predict.answer import Prediction, Selection
     from .profiling import Profile
@@ -54,7 +55,7 @@ def hardware(name: str | Path | HardwareDescriptor) -> HardwareDescriptor:
 
 
 def derive(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: str | Path | HardwareDescriptor = "mi300x",
     model: str | None = None,
     **overrides: Any,
@@ -112,7 +113,7 @@ def emit(
 
 
 def check(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: str | Path | HardwareDescriptor = "mi300x",
     level: str = "atom",
     *,

@@ -9,6 +9,7 @@ import numpy as np
 from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
+from .conv2d import Conv2d
 from .gemm import Gemm
 from .numerics import Array
 from .reference import Reference
@@ -35,7 +36,7 @@ def relative_error(out: Array, reference: Array, size: Array | None = None) -> A
     return _by_row(error.max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
 
 
-def error_bound(op: Attention | Gemm | Softmax, reference: Reference) -> Array:
+def error_bound(op: Attention | Gemm | Softmax | Conv2d, reference: Reference) -> Array:
     """Bound of `relative_error` for each row, from the roundings that the computation makes.
 
     To first order an element may be off by
@@ -53,7 +54,7 @@ def error_bound(op: Attention | Gemm | Softmax, reference: Reference) -> Array:
     `growth` takes roundings to be independent. Inputs whose terms are all alike repeat one rounding, and may
     exceed it.
     """
-    kind = dtype_of(op.result if isinstance(op, Gemm) else op.dtype)
+    kind = dtype_of(op.result if isinstance(op, (Gemm, Conv2d)) else op.dtype)
     v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
     u = kind.unit_roundoff
     tiny = kind.min_normal * u
@@ -81,7 +82,7 @@ class Accuracy:
     ok: bool
 
 
-def compare(op: Attention | Gemm | Softmax, out: Array, reference: Reference) -> Accuracy:
+def compare(op: Attention | Gemm | Softmax | Conv2d, out: Array, reference: Reference) -> Accuracy:
     """Every row of `out` against its own bound."""
     error = relative_error(out, reference.out, reference.size).ravel()
     bound = error_bound(op, reference).ravel()

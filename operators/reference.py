@@ -9,15 +9,27 @@ import numpy as np
 from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
+from .conv2d import Conv2d
+from .conv2d_reference import channels_first, convolved, finished
 from .gemm import Gemm
 from .gemm_epilogue import epilogue
 from .numerics import Array, rounded
 from .softmax import Softmax
 
-__all__ = ["Reference", "attention_reference", "gemm_reference", "input_dtype", "reference", "softmax_reference"]
+__all__ = [
+    "Reference",
+    "attention_reference",
+    "conv2d_reference",
+    "gemm_reference",
+    "input_dtype",
+    "reference",
+    "softmax_reference",
+]
 
 #: Scores that are held in memory at a time.
 SCORES_AT_ONCE = 2**22
+#: No activation is steeper.
+STEEPEST = 1.13
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +48,23 @@ class Reference:
     lost: Array
 
 
-def input_dtype(op: Attention | Gemm | Softmax, name: str) -> str:
+def input_dtype(op: Attention | Gemm | Softmax | Conv2d, name: str) -> str:
     """Type of an input: the operator's, but C has that of D, bias is f32 and a mask holds bytes."""
-    if isinstance(op, Gemm):
-        return {"C": op.result, "bias": "f32"}.get(name, op.dtype)
-    return "i8" if name == "mask" else op.dtype
+    if isinstance(op, Gemm) and name == "C":
+        return op.result
+    return {"bias": "f32", "mask": "i8"}.get(name, op.dtype)
 
 
 def reference(
-    op: Attention | Gemm | Softmax, *, alpha: float = 1.0, beta: float = 1.0, scale: float = 1.0, **inputs: Array
+    op: Attention | Gemm | Softmax | Conv2d,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    scale: float = 1.0,
+    **inputs: Array,
 ) -> Reference:
-    """The reference of the operator on inputs Q, K, V or A, B (as stored), C and bias or X and mask, rounded to their
-    types.
+    """The reference of the operator on inputs Q, K, V, or A, B (as stored), C and bias, or X and mask, or X, W (as
+    stored) and bias, rounded to their types.
 
     alpha, beta and scale are those of gemm's epilogue.
     """
@@ -58,11 +75,13 @@ def reference(
             return _finished(op, sums, exact, alpha, beta, scale)
         if isinstance(op, Softmax):
             return softmax_reference(op, exact["X"], exact.get("mask"))
+        if isinstance(op, Conv2d):
+            return conv2d_reference(op, exact["X"], exact["W"], exact.get("bias"))
         return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
 
 
 def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float) -> Reference:
-    """The reference behind the epilogue. Its terms each add a rounding, and no activation is steeper than 1.13."""
+    """The reference behind the epilogue. Its terms each add a rounding."""
     out = _held(epilogue(op, sums.out, exact, alpha, beta, scale), op.result)
     if (op.has_c, op.bias, op.activation, alpha, scale) == (False, "none", "none", 1.0, 1.0):
         return replace(sums, out=out)
@@ -72,7 +91,7 @@ def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, 
     if op.bias != "none":
         bias = np.abs(exact["bias"])
         terms = terms + (bias[:, :, None] if op.bias == "row" else bias[:, None, :])
-    growth = (1.13 * (np.abs(alpha) * sums.growth + 8 * terms) + 8 * np.abs(out)) * np.abs(scale)
+    growth = (STEEPEST * (np.abs(alpha) * sums.growth + 8 * terms) + 8 * np.abs(out)) * np.abs(scale)
     return Reference(out, np.maximum(np.abs(out), terms * np.abs(scale)), growth, np.zeros_like(out))
 
 
@@ -164,3 +183,20 @@ def softmax_reference(op: Softmax, x: Array, mask: Array | None = None) -> Refer
             growth = np.where(p == 0, 0.0, out * (5 * np.where(p == 0, 0.0, np.abs(below)) + steps + 8))
     growth = np.where(np.isfinite(out), growth, 0.0)
     return Reference(out, np.abs(out), growth, np.zeros_like(out))
+
+
+def conv2d_reference(op: Conv2d, x: Array, w: Array, bias: Array | None = None) -> Reference:
+    """Y as stored of X and W as stored; `growth` as of a product, whose K are the taps and channels of a group."""
+    x, w = channels_first(op, x), channels_first(op, w)
+    last = (0, 2, 3, 1) if op.layout == "NHWC" else (0, 1, 2, 3)
+    sums = convolved(op, x, w).transpose(last)
+    terms = np.sqrt(convolved(op, np.square(x), np.square(w))).transpose(last)
+    growth = 2 * np.sqrt(op.KH * op.KW * op.channels) * (np.abs(sums) + terms)
+    if bias is None and op.activation == "none":
+        return Reference(sums, np.abs(sums), growth, np.zeros_like(sums))
+    out = finished(op, sums, bias)
+    size = np.abs(sums)
+    if bias is not None:
+        size = size + np.abs(bias).reshape((-1, 1, 1) if op.layout == "NCHW" else (-1,))
+    growth = STEEPEST * (growth + 8 * size) + 8 * np.abs(out)
+    return Reference(out, np.maximum(np.abs(out), size), growth, np.zeros_like(out))

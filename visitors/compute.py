@@ -8,6 +8,8 @@ import numpy as np
 
 from closedform.hw.errors import BadInput
 from closedform.operators.attention import Attention, AttentionDevice
+from closedform.operators.conv2d import Conv2d, Conv2dDevice
+from closedform.operators.conv2d_reference import finished
 from closedform.operators.gemm import Gemm, GemmDevice
 from closedform.operators.gemm_epilogue import epilogue
 from closedform.operators.level import Level, level
@@ -16,13 +18,14 @@ from closedform.operators.reference import input_dtype
 from closedform.operators.softmax import Softmax, SoftmaxDevice
 
 from .compute_attention import AttentionCompute
+from .compute_conv2d import Conv2dCompute
 from .compute_gemm import GemmCompute
 from .compute_softmax import SoftmaxCompute
 
 __all__ = ["ComputeVisitor", "input_shapes"]
 
 
-class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute):
+class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dCompute):
     """Walks the tree down to `level` and computes there; what lies below is left out.
 
     Device: all at once. Block: each workgroup its part. Wave: each wave its tiles, with the online softmax.
@@ -36,7 +39,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute):
 
     def run(
         self,
-        tree: AttentionDevice | GemmDevice | SoftmaxDevice,
+        tree: AttentionDevice | GemmDevice | SoftmaxDevice | Conv2dDevice,
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
@@ -45,9 +48,9 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute):
     ) -> Array:
         """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
-        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, softmax X and mask, shaped
-        as `input_shapes` says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds
-        values of the dtype.
+        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, softmax X and mask, conv2d
+        X and W as stored and bias, shaped as `input_shapes` says; alpha, beta and scale are gemm's. The array returned
+        is f32 (f64 for f64) and holds values of the dtype.
         Raises BadInput for missing, unknown or misshapen inputs and for an open tree below the device level.
         """
         op = tree.op
@@ -57,15 +60,19 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute):
             self.visit(tree)
             if isinstance(op, Gemm):
                 return rounded(epilogue(op, self.out, self.inputs, alpha, beta, scale), op.result)
+            if isinstance(op, Conv2d):
+                return rounded(finished(op, self.out, self.inputs.get("bias")), op.result)
             return rounded(self.out, op.dtype)
 
 
-def input_shapes(op: Attention | Gemm | Softmax) -> dict[str, tuple[int, ...]]:
+def input_shapes(op: Attention | Gemm | Softmax | Conv2d) -> dict[str, tuple[int, ...]]:
     """Shape of each input: [batch, heads, L, d] of attention; of gemm [batch, rows, columns] as stored, bias [batch,
-    rows or columns]; [rows, cols] of softmax.
+    rows or columns]; [rows, cols] of softmax; of conv2d as stored, bias [OC].
     """
     if isinstance(op, Softmax):
         return dict.fromkeys(("X", "mask")[: 1 + op.mask], (op.rows, op.cols))
+    if isinstance(op, Conv2d):
+        return {"X": op.shape_x, "W": op.shape_w, **({"bias": (op.OC,)} if op.bias else {})}
     if isinstance(op, Gemm):
         shapes: dict[str, tuple[int, ...]] = {"A": (op.batch, *op.shape_a), "B": (op.batch, *op.shape_b)}
         if op.has_c:
@@ -77,13 +84,15 @@ def input_shapes(op: Attention | Gemm | Softmax) -> dict[str, tuple[int, ...]]:
     return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
 
 
-def _output_shape(op: Attention | Gemm | Softmax) -> tuple[int, ...]:
+def _output_shape(op: Attention | Gemm | Softmax | Conv2d) -> tuple[int, ...]:
     if isinstance(op, Softmax):
         return op.rows, op.cols
+    if isinstance(op, Conv2d):
+        return op.shape_y
     return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.d)
 
 
-def _checked(op: Attention | Gemm | Softmax, inputs: dict[str, Any]) -> dict[str, Array]:
+def _checked(op: Attention | Gemm | Softmax | Conv2d, inputs: dict[str, Any]) -> dict[str, Array]:
     shapes = input_shapes(op)
     if set(inputs) != set(shapes):
         given = ", ".join(sorted(inputs)) or "none"

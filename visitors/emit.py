@@ -6,6 +6,7 @@ from closedform.hw.errors import BadInput
 
 from .derivation import Derivation
 from .emit_attention import AttentionEmit
+from .emit_conv2d import Conv2dEmit, conv2d_name
 from .emit_gemm import GemmEmit, gemm_name
 from .emit_softmax import SoftmaxEmit, softmax_name
 
@@ -14,7 +15,7 @@ __all__ = ["EMIT_VISITORS", "emit_source", "kernel_name"]
 #: Columns of the atom that query tiles of a multiple of it have unless the caller fixed another.
 WIDE_ATOM = 32
 #: The EmitVisitor of each operator's nodes: it writes the FlyDSL file of a derived tree.
-EMIT_VISITORS = {"attention": AttentionEmit, "gemm": GemmEmit, "softmax": SoftmaxEmit}
+EMIT_VISITORS = {"attention": AttentionEmit, "gemm": GemmEmit, "softmax": SoftmaxEmit, "conv2d": Conv2dEmit}
 
 
 def emit_source(derivation: Derivation) -> str:
@@ -40,6 +41,8 @@ def kernel_name(derivation: Derivation) -> str:
         parts += gemm_name(op, tiles)
     elif op.name == "softmax":
         parts += softmax_name(op, tiles)
+    elif op.name == "conv2d":
+        parts += conv2d_name(op, tiles)
     else:
         parts += [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
         if tiles.atom.n < WIDE_ATOM <= tiles.tile_q and tiles.tile_q % WIDE_ATOM == 0:

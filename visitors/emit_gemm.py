@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from closedform.hw.atoms import F8F6F4_FORMATS
 from closedform.hw.dtypes import dtype
 from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmTiles, GemmWave
 
@@ -17,12 +16,21 @@ from . import emit_gemm_operand as operand_text
 from . import emit_gemm_packed as packed_text
 from . import emit_gemm_place as place_text
 from .derivation import Derivation
+from .emit_mfma import column_order, multiplication
 from .emit_text import CEIL_DIV, constants, docstring, fill, join, piece
 from .gemm_rules import IN_F32
 from .gemm_shape import GRID_X, GemmShape
 from .visitor import Visitor
 
-__all__ = ["GemmEmit", "gemm_name"]
+__all__ = [
+    "FLYDSL_TYPES",
+    "IMPORTS",
+    "LLVM",
+    "TOLERANCES",
+    "TORCH_TYPES",
+    "GemmEmit",
+    "gemm_name",
+]
 
 #: FlyDSL and torch names of the types of D; 8-bit floats are put together from words.
 FLYDSL_TYPES = {"f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "i32": "Int32"}
@@ -39,20 +47,10 @@ TORCH_TYPES = {
     "fp8_e4m3fn": "float8_e4m3fn",
     "bf8_e5m2": "float8_e5m2",
 }
-#: Element types of MFMA operands, by their MLIR name.
-OPERAND_TYPES = {
-    "f64": "Float64",
-    "f32": "Float32",
-    "f16": "Float16",
-    "bf16": "BFloat16",
-    "i64": "Int64",
-    "i32": "Int32",
-    "i16": "Int16",
-}
 #: Error that main() accepts, relative to the largest value; the example's sums are exact.
 TOLERANCES = {"f64": 1e-14, "f32": 1e-6, "f16": 1e-3, "bf16": 8e-3, "i32": 0.0}
 
-_IMPORTS = """
+IMPORTS = """
 import math
 import sys
 @named@
@@ -70,7 +68,7 @@ from flydsl.expr.typing import Vector as Vec
 """
 
 
-_LLVM = "from flydsl._mlir.dialects import llvm"
+LLVM = "from flydsl._mlir.dialects import llvm"
 
 
 class GemmEmit(Visitor):
@@ -111,6 +109,13 @@ class GemmEmit(Visitor):
         tiles, half = self.gemm.tiles, 8 // self.gemm.elem_bytes
         return tiles.lds_read == half, tiles.lds_write == half
 
+    @property
+    def _orders(self) -> tuple[str, ...]:
+        """Directions in which columns of B and image rows are looked up; rows of A keep theirs."""
+        if "B" in self._packed:
+            return ("natural", "packed")
+        return ("natural", "forward", "inverse") if self.gemm.tiles.direct else ("natural", "forward")
+
     def visit_GemmDevice(self, node: GemmDevice) -> str:
         op, tiles = node.op, self.gemm.tiles
         extra = [name for name, there in (("C", op.has_c), ("bias", op.bias != "none")) if there]
@@ -118,10 +123,10 @@ class GemmEmit(Visitor):
             join(
                 self._gemm_header(),
                 fill(
-                    piece(_IMPORTS),
+                    piece(IMPORTS),
                     {
                         "named": "from typing import NamedTuple" if op.packed else "",
-                        "llvm": _LLVM if self._needs_llvm else "",
+                        "llvm": LLVM if self._needs_llvm else "",
                     },
                 ),
                 self._gemm_constants(),
@@ -155,7 +160,7 @@ class GemmEmit(Visitor):
             operand_text.resources(
                 narrow, any(guarded.values()), through_lds, padded, self._halves, tiles.stream_k > 0
             ),
-            self._column_order(),
+            column_order(shape.layout, *self._orders),
             operand_text.operand(padded, self._halves[0], tiles.stagger > 1) if through_lds else "",
             *operands,
             self.visit(node.interior()[0]),
@@ -176,72 +181,7 @@ class GemmEmit(Visitor):
         )
 
     def visit_GemmAtom(self, node: GemmAtom) -> str:
-        atom = node.tiles.atom
-        kind = atom.rocdl_operand
-        vector = kind.startswith("vector<")
-        element = kind.removeprefix("vector<").removesuffix(">").split("x", 1)[-1] if vector else kind
-        cast = f"chunk_of(parts).bitcast(fx.{OPERAND_TYPES[element]})"
-        value = f"{cast}.ir_value()" if vector else f"{cast}[0].ir_value()"
-        if kind == "i32":
-            value = "parts[0].ir_value()"
-        elif kind == "f32":
-            value = "parts[0].bitcast(fx.Float32).ir_value()"
-        if atom.instruction.endswith("f8f6f4"):
-            formats = f"{F8F6F4_FORMATS[atom.dtype_a.family]}, {F8F6F4_FORMATS[atom.dtype_b.family]}"
-            multiply = (
-                "no_scale = fx.Int32(0).ir_value()\n"
-                f"    operands = [a, b, c.ir_value(), {formats}, 0, no_scale, 0, no_scale]\n"
-                f"    return Vec(rocdl.{atom.rocdl_op}(Vec.make_type(ACC, ACC_TYPE), operands))"
-            )
-        else:
-            modifier = "mfma_neg_modifier" if atom.dtype_a.name == "f64" else "mfma_perm_b"
-            multiply = (
-                f'plain = ir.Attribute.parse("#rocdl<{modifier} none>")\n'
-                "    kind = Vec.make_type(ACC, ACC_TYPE)\n"
-                f"    return Vec(operations.{atom.rocdl_op}(kind, a, b, c.ir_value(), 0, 0, plain).result)"
-            )
-        return join(
-            f'def mma_operand(parts):\n    """Words as {atom.instruction} takes them."""\n    return {value}',
-            f'def mma(a, b, c):\n    """C + A B of one MFMA on fragments."""\n    {multiply}',
-        )
-
-    def _column_order(self) -> str:
-        """Image row of a column of B and back, as bit permutations."""
-        bits = self.gemm.layout.column_bits
-        moved = [(source, to) for to, source in enumerate(bits) if source != to]
-        kept = sum(1 << source for source, _ in moved)
-
-        def permuted(name: str, pairs: list[tuple[int, int]]) -> str:
-            if not pairs:
-                return name
-            terms = [f"({name} & ~{kept:#x})"]
-            for source, to in pairs:
-                shift = f"<< {to - source}" if to > source else f">> {source - to}"
-                terms.append(f"(({name} & {1 << source:#x}) {shift})")
-            return " | ".join(terms)
-
-        back = [(to, source) for source, to in moved]
-        text = """
-def natural(row):
-    return row
-"""
-        forward = f'''
-def column_row(column):
-    """Image row of a column of op(B): the order that leaves each lane COLUMN_RUN consecutive columns of D."""
-    return {permuted("column", moved)}
-'''
-        inverse = f'''
-def row_column(row):
-    """Column of op(B) in an image row@why@."""
-    return {permuted("row", back)}
-'''
-        packed = "B" in self._packed
-        why = ": the order that leaves each lane COLUMN_RUN consecutive columns of D" if packed else ""
-        return join(
-            piece(text),
-            "" if packed else piece(forward),
-            piece(inverse).replace("@why@", why) if packed or self.gemm.tiles.direct else "",
-        )
+        return multiplication(node.tiles.atom)
 
     def _gemm_header(self) -> str:
         d = self.derivation

@@ -46,11 +46,12 @@ def output_tile(tensor, batch, first_m, first_n, rows, columns):
     start = batch * stride(tensor, 0) + fx.Int64(first_m) * ld + fx.Int64(first_n)
     extent = (fx.Int32(ld) * (rows - 1) + columns) * OUT_BYTES
     return resource(address_of(tensor) + start * OUT_BYTES, extent), fx.Int32(ld)
+'''
 
-
+_STORE = '''
 def store(target, place, values):
     """STORE elements of D in one access."""
-    raw_ptr_buffer_store(@packed@, target, place.ir_value(), fx.Int32(0).ir_value())
+    raw_ptr_buffer_store(packed(values), target, place.ir_value(), fx.Int32(0).ir_value())
 '''
 
 
@@ -210,8 +211,13 @@ def bias_at(source, index):
 '''
 
 
-def conversions(c: bool, bias: str, activation: str, out: str, work: str, out_bytes: int, store: int) -> str:
-    """Helpers of the epilogue, which computes in the type `work`, for a type of D and stores of `store` elements."""
+def conversions(
+    c: bool, bias: str, activation: str, out: str, work: str, out_bytes: int, store: int, tiled: bool = True
+) -> str:
+    """Helpers of the epilogue, which computes in the type `work`, for a type of D and stores of `store` elements.
+
+    `tiled`: D is a [batch, rows, columns] tensor, whose tiles have descriptors.
+    """
     whole = out_bytes * store >= 4
     narrow = "fx.Int16" if out_bytes * store == 2 else "fx.Int8"
     bits = "out.bitcast(fx.Int32)" if out_bytes * store > 4 else "out.bitcast(fx.Int32)[0]"
@@ -230,7 +236,8 @@ def conversions(c: bool, bias: str, activation: str, out: str, work: str, out_by
         packed = piece(_PLAIN).replace("@convert@", "" if out == work else ".to(OUT)").replace("@bits@", bits)
     return join(
         packed,
-        piece(_TILE).replace("@packed@", "packed(values)"),
+        piece(_TILE) if tiled else "",
+        piece(_STORE),
         piece(_C).replace("@unpacked@", unpacked) if c else "",
         piece(_BIAS).replace("@work@", ".to(WORK)" if work == "f64" else "") if bias != "none" else "",
         piece(_ACTIVATIONS[activation]),

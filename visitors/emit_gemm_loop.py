@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import emit_gemm_packed as packed_text
 from .emit_text import fill, join, piece
 
-__all__ = ["block_class", "order", "split"]
+__all__ = ["block_class", "carried", "order", "split"]
 
 _BLOCK = '''
 class Block:
@@ -217,15 +217,15 @@ _TAIL = '''
         return acc
 '''
 
-_SPLIT = '''
+_SPLIT = """
 def split_state(state):
     @split@
+"""
 
-
+_VECTORS = '''
 def vectors(state):
     """Loop-carried values as vectors; a loop that carries one value gives it without a list."""
     return [Vec(x) for x in (state if isinstance(state, (list, tuple)) else [state])]
-
 '''
 
 _ZEROS = """
@@ -293,5 +293,15 @@ def block_class(a_kind: str, b_kind: str, buffers: int, direct: bool, halves: bo
 
 def split(zero: str, packed: str, unified: bool) -> str:
     """Parts of the loop-carried state. `unified`: accumulators and other registers share one file."""
-    parts = fill(piece(_SPLIT), {"split": packed_text.state(packed) if packed else piece(_STATE)})
-    return join(parts, fill(piece(_ZEROS), {"zero": zero}) if unified else piece(_OWN_ZEROS))
+    parts = piece(_SPLIT) + "\n\n\n" + piece(_VECTORS)
+    parts = fill(parts, {"split": packed_text.state(packed) if packed else piece(_STATE)})
+    return join(parts, _zeros(zero, unified))
+
+
+def carried(zero: str) -> str:
+    """Loop-carried values as vectors, and the sums that they begin with."""
+    return join(piece(_VECTORS), _zeros(zero, True))
+
+
+def _zeros(zero: str, unified: bool) -> str:
+    return fill(piece(_ZEROS), {"zero": zero}) if unified else piece(_OWN_ZEROS)

@@ -14,12 +14,7 @@ def resource(address, extent):
     return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
 
 
-def stride(tensor, axis):
-    """Stride of a [batch, rows, columns] tensor in elements, 64 bits."""
-    return @stride@
-
-
-def address_of(tensor):
+@stride@def address_of(tensor):
     return @address@
 
 
@@ -46,6 +41,12 @@ def load(source, offsets, access, beyond=0):
         part = rocdl.raw_ptr_buffer_load(words(access // 4), source, offset, fx.Int32(beyond), 0)
         out += [Vec(part)[i] for i in range(access // 4)] if access > 4 else [fx.Int32(part)]
     return out
+'''
+
+_STRIDE = '''
+def stride(tensor, axis):
+    """Stride of a [batch, rows, columns] tensor in elements, 64 bits."""
+    return @value@
 '''
 
 _SWIZZLE = '''
@@ -351,14 +352,20 @@ def permuted(high, low, select):
 
 
 def resources(
-    narrow: bool, guarded: bool, through_lds: bool, padded: bool, halves: tuple[bool, bool], persistent: bool
+    narrow: bool,
+    guarded: bool,
+    through_lds: bool,
+    padded: bool,
+    halves: tuple[bool, bool],
+    persistent: bool,
+    strided: bool = True,
 ) -> str:
     """Buffer descriptors, guarded loads, and a chunk's place in LDS.
 
     `narrow`: some access has less than 4 bytes; `guarded`: some operand does not divide over the threads;
     `through_lds`: some operand passes through LDS; `padded`: image rows have a pad in place of a swizzle; `halves`: LDS
     reads, writes take half a chunk; `persistent`: a workgroup works on several tiles, between which nothing that
-    follows from its thread or a stride is kept.
+    follows from its thread or a stride is kept; `strided`: strides come with the tensors.
     """
     value = "fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))"
     call = "\n    if access < 4:\n        return load_narrow(source, offsets, access, beyond)" if narrow else ""
@@ -368,7 +375,8 @@ def resources(
         value = f"tensor.strides[axis] if isinstance(tensor, Parked) else opaque({value})"
         thread = f'opaque({thread}, "v")'
         address = f"tensor.address if isinstance(tensor, Parked) else {address}"
-    text = text.replace("@stride@", value).replace("@address@", address).replace("@thread@", thread)
+    strides = piece(_STRIDE).replace("@value@", value) + "\n\n\n" if strided else ""
+    text = text.replace("@stride@", strides).replace("@address@", address).replace("@thread@", thread)
     return join(
         text,
         piece(_NARROW) if narrow else "",

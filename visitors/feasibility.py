@@ -16,12 +16,14 @@ from closedform.operators.attention import (
     ScoreAtom,
     ValueAtom,
 )
+from closedform.operators.conv2d import Conv2d, Conv2dAtom, Conv2dBlock, Conv2dDevice, Conv2dWave
 from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.node import Node
 from closedform.operators.softmax import Softmax, SoftmaxBlock, SoftmaxDevice, SoftmaxLanes, SoftmaxWave
 
 from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
+from .conv2d_default import derive_conv2d
 from .derivation import Derivation, NodeCheck, PredictedResources
 from .gemm_default import derive_gemm_default
 from .gemm_paper import derive_gemm
@@ -33,7 +35,12 @@ __all__ = ["FeasibilityVisitor", "derive", "derive_attention"]
 #: Lanes of a wave on every CDNA GPU; fragment maps and emitted kernels are written for it.
 WAVE_LANES = 64
 #: Derivations of each operator, by name.
-MODELS = {"attention": ("default", "paper"), "gemm": ("default", "paper"), "softmax": ("default",)}
+MODELS = {
+    "attention": ("default", "paper"),
+    "gemm": ("default", "paper"),
+    "softmax": ("default",),
+    "conv2d": ("default",),
+}
 
 
 class FeasibilityVisitor(Visitor):
@@ -74,6 +81,10 @@ class FeasibilityVisitor(Visitor):
     def visit_SoftmaxDevice(self, node: SoftmaxDevice) -> Derivation:
         self._check_model("softmax")
         return self._checked(derive_softmax(node.op, self.hw, **self.overrides))
+
+    def visit_Conv2dDevice(self, node: Conv2dDevice) -> Derivation:
+        self._check_model("conv2d")
+        return self._checked(derive_conv2d(node.op, self.hw, **self.overrides))
 
     # --- the tiled tree, level by level -------------------------------------------------------------------------
 
@@ -138,6 +149,21 @@ class FeasibilityVisitor(Visitor):
         """Whole accesses: what a wave holds at a time leaves nothing over."""
         return [NodeCheck("atom", "columns past whole accesses", node.cols.size % node.tiles.vec, 0, "elements")]
 
+    def visit_Conv2dBlock(self, node: Conv2dBlock) -> list[NodeCheck]:
+        return [*self._block(node.tiles.waves), *self._below(node)]
+
+    def visit_Conv2dWave(self, node: Conv2dWave) -> list[NodeCheck]:
+        return [self._wave(), *self._below(node)]
+
+    def visit_Conv2dAtom(self, node: Conv2dAtom) -> list[NodeCheck]:
+        tiles = node.tiles
+        ocs, pixels = tiles.wave_tile
+        return [
+            NodeCheck("atom", "channels of Y past whole atoms", ocs % tiles.atom.m, 0, "elements"),
+            NodeCheck("atom", "pixels past whole atoms", pixels % tiles.atom.n, 0, "elements"),
+            NodeCheck("atom", "channels of X past whole atoms", tiles.tile_ic % tiles.atom.k, 0, "elements"),
+        ]
+
     def _below(self, node: Node) -> list[NodeCheck]:
         return [check for child in node.interior() for check in self.visit(child)]
 
@@ -167,7 +193,7 @@ class FeasibilityVisitor(Visitor):
 
 
 def derive(
-    op: Attention | Gemm | Softmax, hw: HardwareDescriptor, model: str | None = None, **overrides: Any
+    op: Attention | Gemm | Softmax | Conv2d, hw: HardwareDescriptor, model: str | None = None, **overrides: Any
 ) -> Derivation:
     """Tiles of `op` on `hw`, or the binding constraint.
 

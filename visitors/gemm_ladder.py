@@ -13,7 +13,18 @@ from closedform.hw.occupancy import register_budget
 
 from .gemm_spread import SpreadCosts
 
-__all__ = ["ROW_BYTES", "WAVES_PER_SIMD", "Block", "block_ladder", "gemm_atoms", "lds_share"]
+__all__ = [
+    "EXPOSED",
+    "ROW_BYTES",
+    "START_CLOCKS",
+    "TILE_CLOCKS",
+    "WAVES_PER_SIMD",
+    "Block",
+    "block_ladder",
+    "gemm_atoms",
+    "l2_bytes_per_clk",
+    "lds_share",
+]
 
 ROW_BYTES = 128
 SIDES = (16, 32, 64, 128, 256)
@@ -90,7 +101,7 @@ def block_ladder(hw: HardwareDescriptor, name: str, packed: tuple[str, ...] = ()
                 tile_k = ROW_BYTES // elem_bytes
                 clocks = _clocks(hw, atom, (tile_m, tile_n, tile_k), grid, packed)
                 held = tile_m * tile_n * words // (waves * hw.wavefront_size)
-                sums = tile_m * tile_n * words * 4 / _l2_bytes_per_clk(hw)
+                sums = tile_m * tile_n * words * 4 / l2_bytes_per_clk(hw)
                 costs = SpreadCosts(hw.num_cus, WAVES_MAX // waves, clocks, sums, START_CLOCKS)
                 blocks.append(Block(tile_m, tile_n, wave_m, wave_n, atom, tile_k, held, costs))
     return tuple(sorted(blocks, key=lambda b: (-b.tile_m * b.tile_n, abs(b.tile_m - b.tile_n))))
@@ -113,7 +124,7 @@ def _wave_grid(tile_m: int, tile_n: int, waves: int, packed: tuple[str, ...]) ->
     return min(fitting, key=lambda g: (abs(tile_m * g[1] - tile_n * g[0]), abs(g[0] - g[1]), side * g[0]), default=None)
 
 
-def _l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
+def l2_bytes_per_clk(hw: HardwareDescriptor) -> float:
     """Bytes that L2 gives one CU in a clock while all of them ask."""
     return hw.l2_bytes_per_s / (hw.num_cus * hw.clock_mhz * 1e6)
 
@@ -134,5 +145,5 @@ def _clocks(
     lds = (read_a + read_b - packed_rows) * row_bytes / hw.lds_read_bytes_per_clk
     rows = whole_rows + packed_rows
     l1 = rows * row_bytes / hw.l1_bytes_per_clk
-    l2 = rows * row_bytes / _l2_bytes_per_clk(hw)
+    l2 = rows * row_bytes / l2_bytes_per_clk(hw)
     return max(matrix, lds, l1 if packed else 0, l2, TILE_CLOCKS) + EXPOSED * l2

@@ -1,0 +1,81 @@
+"""Registers of an emitted convolution, item by item: what its register promise consists of.
+
+A wave holds most in the loop over the taps, with the fragments of two steps, the next patch and two slices of the
+filter under way, or where it writes one patch to LDS and loads the next one, with an address for every access.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .derivation import RegisterItem
+
+if TYPE_CHECKING:
+    from .conv2d_shape import Conv2dShape
+
+__all__ = ["live_set"]
+
+#: Thread ids, coordinates, loop control.
+CONTROL = 10
+#: Registers of a chunk of replicated channels: pixel, row, column, image, place.
+REPLICATED = 5
+#: ArchVGPRs through which accumulators of a file of their own pass.
+PASSING = 4
+GAPS = 3
+GAPS_PERCENT = 15
+
+
+def live_set(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
+    """Items of the loop over the taps, in 32-bit registers a lane; where accumulators have a file of their own, those
+    of the epilogue if they are more.
+    """
+    loop = _with_gaps(shape, _loop(shape))
+    if shape.hw.vgpr_unified:
+        return loop
+    return max(loop, _with_gaps(shape, _epilogue(shape)), key=lambda items: sum(item.registers for item in items))
+
+
+def _reads_ahead(shape: Conv2dShape) -> int:
+    """Registers of the next step's reads while the last MFMAs of this one hold the rest of its fragments."""
+    return shape.fragments - 4 * shape.layout.reads
+
+
+def _offsets(shape: Conv2dShape, units: int) -> int:
+    """Registers of chunks on their way: a place in LDS, and an offset for every run of channels that exist together."""
+    return units * (1 + shape.vec // shape.channel_step)
+
+
+def _loop(shape: Conv2dShape) -> list[RegisterItem]:
+    x, w = shape.loads_x, shape.loads_w
+    offsets_x = _offsets(shape, x.units_a_thread) + (0 if shape.by_chunk else x.units_a_thread)
+    if shape.replicated:
+        offsets_x = REPLICATED * x.units_a_thread + 2
+    return [
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        RegisterItem("fragments", shape.fragments, "arch", "LDS reads that the MFMAs of this step take"),
+        RegisterItem("reads ahead", _reads_ahead(shape), "arch", "next step, read under these MFMAs"),
+        RegisterItem("patch under way", x.staged, "arch", "next tile of channels, loaded under all taps"),
+        RegisterItem("filter under way", w.staged, "arch", "slice of the tap after the next one"),
+        RegisterItem("offsets of X", offsets_x, "arch", "byte offsets and LDS place of every chunk"),
+        RegisterItem("offsets of the filter", _offsets(shape, w.units_a_thread), "arch", "the same of its chunks"),
+        RegisterItem("places", shape.filter_places + 2, "arch", "LDS places of a lane's chunks"),
+        RegisterItem("control", CONTROL, "arch", "thread ids, coordinates, loop control"),
+    ]
+
+
+def _epilogue(shape: Conv2dShape) -> list[RegisterItem]:
+    return [
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        RegisterItem("values", shape.accumulators, "arch", "the same on their way to memory, all at once"),
+        RegisterItem("control", CONTROL, "arch", "coordinates of the outputs"),
+    ]
+
+
+def _with_gaps(shape: Conv2dShape, items: list[RegisterItem]) -> tuple[RegisterItem, ...]:
+    """The items that there are, with what the allocator leaves free."""
+    if not shape.hw.vgpr_unified:
+        items.append(RegisterItem("passing", PASSING, "arch", "what memory gives to AccVGPRs and takes from them"))
+    shared = sum(item.registers for item in items if shape.hw.vgpr_unified or item.file != "acc")
+    gaps = GAPS + shared * GAPS_PERCENT // 100
+    items.append(RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"))
+    return tuple(item for item in items if item.registers)

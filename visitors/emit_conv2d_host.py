@@ -1,0 +1,194 @@
+"""Host side of an emitted convolution: run(), reference(), main()."""
+
+from __future__ import annotations
+
+from closedform.operators.conv2d import Conv2d
+
+from .conv2d_shape import Conv2dShape
+from .emit_text import fill, join, piece
+
+__all__ = ["host"]
+
+_RUN = '''
+def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=None):
+    """Y = @formula@ on the GPU.
+
+    x @x_shape@ and w @w_shape@ of TORCH_DTYPE@more@.
+    pad: zeros above, below, left and right of the image. Returns `out` @y_shape@ of TORCH_OUT, allocated when None; an
+    empty one takes no launch. Raises ValueError on anything else.
+    """
+    N, IC, IH, IW, OC, OH, OW = problem(x, w, pad, groups)
+    shape = @y_sizes@
+    out = torch.empty(shape, dtype=TORCH_OUT, device=x.device) if out is None else out
+    if tuple(out.shape) != shape or out.dtype != TORCH_OUT:
+        raise ValueError(f"out must be {shape} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")
+    if out.numel() == 0:
+        return out
+    x = x if addressable(x, X_READ, ELEM_BYTES) else x.contiguous()
+    target = out if addressable(out, STORE, OUT_BYTES) else torch.empty(shape, dtype=TORCH_OUT, device=out.device)
+    @filter@
+    sizes = (N, IH, IW, @channels@, OH, OW, OC // groups, groups, pad[0], pad[2])
+    strides = (*image_strides(x), *image_strides(target))
+    check_offsets(x, target, w)
+    stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
+    tensors = [pointer(t) for t in (x, w, target@bias_tensor@)]
+    launch(*tensors, *sizes, *strides, *grids_of(N, OH, OW, OC // groups, groups), fx.Stream(stream))
+    return out if target is out else out.copy_(target)
+
+
+def problem(x, w, pad, groups):
+    """(N, IC, IH, IW, OC, OH, OW) of an image and a filter as stored."""
+    if x.dim() != 4 or w.dim() != 4 or x.dtype != TORCH_DTYPE or w.dtype != TORCH_DTYPE:
+        raise ValueError(f"x and w must be 4-D {TORCH_DTYPE} tensors, not {tuple(x.shape)} {x.dtype}, {tuple(w.shape)}")
+    N, IC, IH, IW = (x.shape[axis] for axis in AXES)
+    OC, C, KH, KW = (w.shape[axis] for axis in AXES)
+    if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:
+        raise ValueError(f"x {tuple(x.shape)} and w {tuple(w.shape)} are no {KERNEL} convolution of {groups} groups")
+    @exact@
+    if OC // groups % STORE:
+        raise ValueError(f"{OC // groups} filters of a group: this kernel is built for multiples of {STORE}")
+    OH = (IH + pad[0] + pad[1] - (KH - 1) * DILATION[0] - 1) // STRIDE[0] + 1
+    OW = (IW + pad[2] + pad[3] - (KW - 1) * DILATION[1] - 1) // STRIDE[1] + 1
+    if min(OH, OW) < 1 or min(pad) < 0:
+        raise ValueError(f"x {tuple(x.shape)} with pads {pad} leaves no output")
+    return N, IC, IH, IW, OC, OH, OW
+
+
+def image_strides(t):
+    """Elements between images, rows, columns@and_channels@."""
+    return [t.stride(axis) for axis in (@stride_axes@)]
+
+
+def addressable(t, access, size):
+    """Aligned for accesses of that many elements@next@."""
+    strides = [t.stride(axis) for axis in (@wide_axes@)]
+    return @unit@all(s % access == 0 for s in strides) and t.data_ptr() % (access * size) == 0
+
+
+def check_offsets(x, y, w):
+    """What a workgroup touches must lie within 31-bit byte offsets."""
+    n, h, w_, c = (x.stride(axis) for axis in (AXES[0], AXES[2], AXES[3], AXES[1]))
+    reach_x = (TILE_N - 1) * n + ROW_REACH * h + COL_REACH * w_ + TILE_IC * c
+    n, h, w_, c = (y.stride(axis) for axis in (AXES[0], AXES[2], AXES[3], AXES[1]))
+    reach_y = (TILE_N - 1) * n + TILE_H * h + TILE_W * w_ + TILE_OC * c
+    if max(reach_x * ELEM_BYTES, reach_y * OUT_BYTES, TILE_OC * w.numel() // w.shape[0] * ELEM_BYTES) > OFFSET_LIMIT:
+        raise ValueError(f"a tile of {tuple(x.shape)} does not lie within 2 GiB")
+
+
+def pointer(t):
+    """A tensor for its address only."""
+    return t.as_strided((1,), (1,))
+'''
+
+_REPLICATED = '''
+def replicated(w):
+    """The filter [OC, taps, channels] where taps have become channels: zeros past the last tap."""
+    w = w.permute(AXES[0], AXES[2], AXES[3], AXES[1])
+    OC, KH, KW, C = w.shape
+    rows, cols = ceil_div(KH, REPLICATE_H), ceil_div(KW, REPLICATE_W)
+    w = torch.nn.functional.pad(w, (0, 0, 0, cols * REPLICATE_W - KW, 0, rows * REPLICATE_H - KH))
+    w = w.reshape(OC, rows, REPLICATE_H, cols, REPLICATE_W, C).permute(0, 1, 3, 2, 4, 5)
+    return w.reshape(OC, rows * cols, REPLICATE_H * REPLICATE_W * C).contiguous()
+'''
+
+_REFERENCE = '''
+def reference(x, w, @parameters@pad=PAD, groups=GROUPS_OF_CHANNELS):
+    """The same convolution in float64, before it is rounded to the type of Y."""
+    x, w = x.double()@first@, w.double()@first@
+    x = torch.nn.functional.pad(x, (pad[2], pad[3], pad[0], pad[1]))
+    y = torch.nn.functional.conv2d(x, w, None, STRIDE, 0, DILATION, groups)
+    @finish@
+    return y@last@
+
+
+def example(device, N=@N@, IC=@IC@, IH=@IH@, IW=@IW@, OC=@OC@, groups=GROUPS_OF_CHANNELS):
+    """Inputs of the emitted shape: small whole numbers, whose sums are exact."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    shapes = [@example@]
+    kinds = [TORCH_DTYPE, TORCH_DTYPE, torch.float32]
+    numbers = [torch.randint(-2, 3, shape, generator=generator) for shape in shapes]
+    return [t.to(device, kind) for t, kind in zip(numbers, kinds)]
+
+
+def compile_only():
+    """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
+    x, y = torch.zeros(1, dtype=TORCH_DTYPE), torch.zeros(1, dtype=TORCH_OUT)
+    launch(x, x, y, @bias_zero@*[1] * @scalars@, fx.Stream(None))
+
+
+def main():
+    """Checks against float64, then times the kernel; exit status 3 without a fitting GPU."""
+    hip = torch.cuda.is_available() and torch.version.hip
+    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if hip else None
+    if arch != TARGET:
+        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+        return 3
+    inputs = example("cuda")
+    out = run(*inputs)
+    want = reference(*inputs).to(TORCH_OUT).double()
+    error = (out.double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
+    print(f"max error relative to the largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    times = []
+    for _ in range(25):
+        begin.record()
+        run(*inputs, out=out)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    ms = sorted(times[5:])[10]
+    operations = 2 * out.numel() * inputs[1][0].numel()
+    print(f"median {ms * 1e3:.1f} us, {operations / ms / 1e9:.1f} TFLOPS")
+    return 0 if error <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def host(op: Conv2d, shape: Conv2dShape) -> str:
+    """Host functions; the shape of `op` is the default of `example`, its pads and groups those of run()."""
+    last, replicated = op.layout == "NHWC", shape.replicated
+    finish = ["y = y + bias.double().reshape(1, -1, 1, 1)"] if op.bias else []
+    functional = {"relu": "relu(y)", "silu": "silu(y)", "gelu": "gelu(y)", "gelu_tanh": 'gelu(y, approximate="tanh")'}
+    if op.activation != "none":
+        limit = "" if op.activation == "relu" else ".masked_fill(y == -math.inf, 0.0)  # the limit, not inf / inf"
+        finish.append(f"y = torch.nn.functional.{functional[op.activation]}{limit}")
+    formula = "W * X" + (" + bias" if op.bias else "")
+    filters = ["w = replicated(w)"] if replicated else ["w = w.contiguous()"]
+    if op.bias:
+        filters.append("bias = bias.float().contiguous()")
+    exact, number = ("C != ONE", "{ONE}") if replicated else ("C % CHANNELS", "multiples of {CHANNELS}")
+    scalars = 10 + (6 if last else 8) + 2
+    values = {
+        "parameters": "bias, " if op.bias else "",
+        "formula": formula if op.activation == "none" else f"{op.activation}({formula})",
+        "x_shape": "[N, IH, IW, IC]" if last else "[N, IC, IH, IW]",
+        "w_shape": "[OC, KH, KW, IC / groups]" if last else "[OC, IC / groups, KH, KW]",
+        "y_shape": "[N, OH, OW, OC]" if last else "[N, OC, OH, OW]",
+        "y_sizes": "(N, OH, OW, OC)" if last else "(N, OC, OH, OW)",
+        "more": ", bias [OC]" if op.bias else "",
+        "filter": "\n".join(filters),
+        "channels": "REPLICATE_H * REPLICATE_W * ONE" if replicated else "IC // groups",
+        "bias_tensor": ", bias" if op.bias else "",
+        "exact": f'if {exact}:\n    raise ValueError(f"{{C}} channels of a group: this kernel is built for {number}")',
+        "and_channels": "" if last else " and channels",
+        "stride_axes": "0, 1, 2" if last else "0, 2, 3, 1",
+        "wide_axes": "0, 1, 2" if last else "0, 1, 2, 3",
+        "unit": "t.stride(3) == 1 and " if last else "",
+        "next": ", channels next to each other" if last else "",
+        "first": ".permute(0, 3, 1, 2)" if last else "",
+        "last": ".permute(0, 2, 3, 1)" if last else "",
+        "finish": "\n".join(finish),
+        "example": (
+            "(N, IH, IW, IC), (OC, *KERNEL, IC // groups), (OC,)"
+            if last
+            else "(N, IC, IH, IW), (OC, IC // groups, *KERNEL), (OC,)"
+        ).removesuffix("" if op.bias else ", (OC,)"),
+        "bias_zero": "torch.zeros(1), " if op.bias else "",
+        "scalars": str(scalars),
+    }
+    values |= {name: str(getattr(op, name)) for name in ("N", "IC", "IH", "IW", "OC")}
+    parts = [fill(piece(_RUN), values), piece(_REPLICATED) if replicated else ""]
+    return join(*parts, fill(piece(_REFERENCE), values))
