@@ -329,7 +329,8 @@ class GemmEmit(Visitor):
             if tiles.stream_k
             else ("SPLIT_K", tiles.split_k, "parts of the sum over k")
         )
-        factors = [("FACTOR_WORDS", "SCALAR.width // 32", "registers of alpha or beta")] if tiles.stream_k else []
+        words = 2 if shape.acc_type == "f64" else 1
+        factors = [("FACTOR_WORDS", words, "registers of alpha or beta")] if tiles.stream_k else []
         return [
             split,
             *factors,

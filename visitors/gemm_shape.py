@@ -246,7 +246,7 @@ class GemmShape:
             part = self.layout.span // self.atom.m * self.atom.registers_c
             lines = self.accumulators // 6 * (self.elem_bytes == 4 and "AlongRows" in self.kinds)
             return part - 2 + (self.accumulators - part) // 3 + lines
-        return 14 + 4 * self.tiles.direct
+        return 14 + 6 * self.tiles.direct
 
     @_OfAnySize
     def places(self) -> int:
