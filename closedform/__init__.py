@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .hw.errors import BadInput, ClosedformError, Infeasible, InfeasibleError, MissingDependency, NoDevice
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .operators.softmax import Softmax
     from .packing import pack, unpack
     from .profiling import Profile
     from .simulation import Simulation
@@ -73,6 +74,7 @@ _HOME = {
     "NoDevice": "hw.errors",
     "Attention": "operators.attention",
     "Gemm": "operators.gemm",
+    "Softmax": "operators.softmax",
     "Profile": "profiling",
     "Simulation": "simulation",
     "Derivation": "visitors.derivation",
@@ -95,6 +97,7 @@ __all__ = [
     "Profile",
     "PromiseBroken",
     "Simulation",
+    "Softmax",
     "__version__",
     "check",
     "derive",
