@@ -17,8 +17,7 @@ from .traffic import compulsory_bytes, flops
 
 if TYPE_CHECKING:
     from .hw.descriptor import HardwareDescriptor
-    from .operators.attention import Attention
-    from .operators.gemm import Gemm
+    from .operators.operator import Operator
 
 __all__ = ["Timing", "bench_operator", "buffer_sets", "launch_times_us", "launches_of"]
 
@@ -51,7 +50,7 @@ class Timing:
         )
 
 
-def buffer_sets(op: Attention | Gemm, hw: HardwareDescriptor) -> int:
+def buffer_sets(op: Operator, hw: HardwareDescriptor) -> int:
     """Sets of buffers to rotate: at least twice the last-level cache, so that no launch finds its inputs.
 
     The last level is the Infinity Cache, or L2 on a GPU without one.
@@ -61,7 +60,7 @@ def buffer_sets(op: Attention | Gemm, hw: HardwareDescriptor) -> int:
 
 
 def bench_operator(
-    op: Attention | Gemm, hw: HardwareDescriptor, *, repeats: int = 50, warmup: int = 10, **overrides: Any
+    op: Operator, hw: HardwareDescriptor, *, repeats: int = 50, warmup: int = 10, **overrides: Any
 ) -> Timing:
     """Emit the kernel, launch it `warmup` and then `repeats` times, and time each launch with device events.
 

@@ -12,8 +12,8 @@ from .attention import Attention
 from .conv2d import Conv2d
 from .gemm import Gemm
 from .numerics import Array
+from .operator import Operator
 from .reference import Reference
-from .softmax import Softmax
 
 __all__ = ["Accuracy", "compare", "error_bound", "relative_error"]
 
@@ -36,7 +36,7 @@ def relative_error(out: Array, reference: Array, size: Array | None = None) -> A
     return _by_row(error.max(axis=-1), np.where(finite, size, 0.0).max(axis=-1))
 
 
-def error_bound(op: Attention | Gemm | Softmax | Conv2d, reference: Reference) -> Array:
+def error_bound(op: Operator, reference: Reference) -> Array:
     """Bound of `relative_error` for each row, from the roundings that the computation makes.
 
     To first order an element may be off by
@@ -82,7 +82,7 @@ class Accuracy:
     ok: bool
 
 
-def compare(op: Attention | Gemm | Softmax | Conv2d, out: Array, reference: Reference) -> Accuracy:
+def compare(op: Operator, out: Array, reference: Reference) -> Accuracy:
     """Every row of `out` against its own bound."""
     error = relative_error(out, reference.out, reference.size).ravel()
     bound = error_bound(op, reference).ravel()

@@ -8,12 +8,12 @@ import numpy as np
 
 from closedform.hw.dtypes import dtype as dtype_of
 
-from .attention import Attention
 from .conv2d import Conv2d
 from .conv2d_reference import channels_first, convolved, finished
 from .gemm import Gemm
 from .gemm_epilogue import epilogue
 from .numerics import Array, rounded
+from .operator import Operator
 from .softmax import Softmax
 
 __all__ = [
@@ -48,7 +48,7 @@ class Reference:
     lost: Array
 
 
-def input_dtype(op: Attention | Gemm | Softmax | Conv2d, name: str) -> str:
+def input_dtype(op: Operator, name: str) -> str:
     """Type of an input: the operator's, but C has that of D, bias is f32 and a mask holds bytes."""
     if isinstance(op, Gemm) and name == "C":
         return op.result
@@ -56,7 +56,7 @@ def input_dtype(op: Attention | Gemm | Softmax | Conv2d, name: str) -> str:
 
 
 def reference(
-    op: Attention | Gemm | Softmax | Conv2d,
+    op: Operator,
     *,
     alpha: float = 1.0,
     beta: float = 1.0,

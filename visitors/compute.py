@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from closedform.hw.errors import BadInput
-from closedform.operators.attention import Attention, AttentionDevice
+from closedform.operators.attention import AttentionDevice
 from closedform.operators.conv2d import Conv2d, Conv2dDevice
 from closedform.operators.conv2d_reference import finished
 from closedform.operators.gemm import Gemm, GemmDevice
 from closedform.operators.gemm_epilogue import epilogue
 from closedform.operators.level import Level, level
 from closedform.operators.numerics import Array, accumulator, rounded
+from closedform.operators.operator import Operator
 from closedform.operators.reference import input_dtype
 from closedform.operators.softmax import Softmax, SoftmaxDevice
 
@@ -65,7 +66,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dComput
             return rounded(self.out, op.dtype)
 
 
-def input_shapes(op: Attention | Gemm | Softmax | Conv2d) -> dict[str, tuple[int, ...]]:
+def input_shapes(op: Operator) -> dict[str, tuple[int, ...]]:
     """Shape of each input: [batch, heads, L, d] of attention; of gemm [batch, rows, columns] as stored, bias [batch,
     rows or columns]; [rows, cols] of softmax; of conv2d as stored, bias [OC].
     """
@@ -84,7 +85,7 @@ def input_shapes(op: Attention | Gemm | Softmax | Conv2d) -> dict[str, tuple[int
     return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
 
 
-def _output_shape(op: Attention | Gemm | Softmax | Conv2d) -> tuple[int, ...]:
+def _output_shape(op: Operator) -> tuple[int, ...]:
     if isinstance(op, Softmax):
         return op.rows, op.cols
     if isinstance(op, Conv2d):
@@ -92,7 +93,7 @@ def _output_shape(op: Attention | Gemm | Softmax | Conv2d) -> tuple[int, ...]:
     return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.d)
 
 
-def _checked(op: Attention | Gemm | Softmax | Conv2d, inputs: dict[str, Any]) -> dict[str, Array]:
+def _checked(op: Operator, inputs: dict[str, Any]) -> dict[str, Array]:
     shapes = input_shapes(op)
     if set(inputs) != set(shapes):
         given = ", ".join(sorted(inputs)) or "none"

@@ -16,10 +16,11 @@ from closedform.operators.attention import (
     ScoreAtom,
     ValueAtom,
 )
-from closedform.operators.conv2d import Conv2d, Conv2dAtom, Conv2dBlock, Conv2dDevice, Conv2dWave
-from closedform.operators.gemm import Gemm, GemmAtom, GemmBlock, GemmDevice, GemmWave
+from closedform.operators.conv2d import Conv2dAtom, Conv2dBlock, Conv2dDevice, Conv2dWave
+from closedform.operators.gemm import GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.node import Node
-from closedform.operators.softmax import Softmax, SoftmaxBlock, SoftmaxDevice, SoftmaxLanes, SoftmaxWave
+from closedform.operators.operator import Operator
+from closedform.operators.softmax import SoftmaxBlock, SoftmaxDevice, SoftmaxLanes, SoftmaxWave
 
 from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
@@ -193,7 +194,7 @@ class FeasibilityVisitor(Visitor):
 
 
 def derive(
-    op: Attention | Gemm | Softmax | Conv2d, hw: HardwareDescriptor, model: str | None = None, **overrides: Any
+    op: Operator, hw: HardwareDescriptor, model: str | None = None, **overrides: Any
 ) -> Derivation:
     """Tiles of `op` on `hw`, or the binding constraint.
 
