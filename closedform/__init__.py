@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .operators.attention import Attention
     from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
+    from .operators.softmax import Softmax
     from .packing import pack, unpack
     from .profiling import Profile
     from .simulation import Simulation
@@ -75,6 +76,7 @@ _HOME = {
     "Attention": "operators.attention",
     "Conv2d": "operators.conv2d",
     "Gemm": "operators.gemm",
+    "Softmax": "operators.softmax",
     "Profile": "profiling",
     "Simulation": "simulation",
     "Derivation": "visitors.derivation",
@@ -98,6 +100,7 @@ __all__ = [
     "Profile",
     "PromiseBroken",
     "Simulation",
+    "Softmax",
     "__version__",
     "check",
     "derive",

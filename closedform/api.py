@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .operators.attention import Attention
     from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
+    from .operators.softmax import Softmax
     from .predict.answer import Prediction, Selection
     from .profiling import Profile
     from .simulation import Simulation
@@ -55,7 +56,7 @@ def hardware(name: str | Path | HardwareDescriptor) -> HardwareDescriptor:
 
 
 def derive(
-    op: Attention | Gemm | Conv2d,
+    op: Attention | Gemm | Conv2d | Softmax,
     hw: str | Path | HardwareDescriptor = "mi300x",
     model: str | None = None,
     **overrides: Any,
@@ -63,8 +64,8 @@ def derive(
     """Tiles of the operator on that GPU, or the constraint that forbids any: a value, never an exception.
 
     model: "default", of the kernels that we emit, or "paper"; left out, the operator's first.
-    `overrides` fix what would be derived: of attention atom ("32x32" or "16x16"), tile_q, tile_kv, waves; of gemm its
-    knobs.
+    `overrides` fix what would be derived: of attention atom ("32x32" or "16x16"), tile_q, tile_kv, waves; of gemm and
+    softmax their knobs.
     Raises BadInput for names and values that do not exist.
     """
     from .visitors.feasibility import derive as derive_operator
@@ -92,7 +93,7 @@ def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: 
 
 
 def emit(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Softmax,
     hw: str | Path | HardwareDescriptor = "mi300x",
     out: str | Path = "kernels_out",
     *,
@@ -113,7 +114,7 @@ def emit(
 
 
 def check(
-    op: Attention | Gemm | Conv2d,
+    op: Attention | Gemm | Conv2d | Softmax,
     hw: str | Path | HardwareDescriptor = "mi300x",
     level: str = "atom",
     *,
@@ -194,7 +195,7 @@ def select_batch(
 
 
 def simulate(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Softmax,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = None,
@@ -217,7 +218,7 @@ def simulate(
 
 
 def profile(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Softmax,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = 2,

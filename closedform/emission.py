@@ -24,7 +24,9 @@ __all__ = [
     "broken_promises",
     "emit_to",
     "manifest_of",
+    "prepared",
     "require_promises",
+    "write_set",
 ]
 
 #: Raised when a key of the manifest changes its meaning or goes.
@@ -72,6 +74,15 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
     `compile`: True must, False does not, None does where FlyDSL and torch are installed; `isa` needs it.
     Raises InfeasibleError, BadInput, MissingDependency and PromiseBroken; then nothing was written.
     """
+    files, emission = prepared(derivation, out, compile=compile, isa=isa)
+    write_set(out, files, stale=() if isa else (f"{emission.kernel.stem}.s",))
+    return emission
+
+
+def prepared(
+    derivation: Derivation, out: Path, *, compile: bool | None = None, isa: bool = False
+) -> tuple[dict[str, str], Emission]:
+    """The files that `emit_to` writes, by name, and what it returns; nothing is written."""
     from .visitors.emit import emit_source, kernel_name
 
     if derivation.infeasible is not None:
@@ -90,8 +101,7 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
     files = {f"{name}.py": source, f"{name}.json": manifest + "\n"}
     if isa and compiled is not None:
         files[f"{name}.s"] = compiled.isa
-    _write_set(out, files, stale=() if isa else (f"{name}.s",))
-    return Emission(
+    emission = Emission(
         kernel=out / f"{name}.py",
         manifest=out / f"{name}.json",
         isa=out / f"{name}.s" if isa else None,
@@ -100,6 +110,7 @@ def emit_to(derivation: Derivation, out: Path, *, compile: bool | None = None, i
         resources=resources,
         derivation=derivation,
     )
+    return files, emission
 
 
 def _compiled(
@@ -202,7 +213,7 @@ def _require_writable(out: Path) -> None:
         raise BadInput(f"cannot write to {out}: no permission in {existing}; choose another folder with --out")
 
 
-def _write_set(out: Path, files: dict[str, str], stale: tuple[str, ...]) -> None:
+def write_set(out: Path, files: dict[str, str], stale: tuple[str, ...]) -> None:
     """Write kernel, manifest and assembly as one set; BadInput where that is not possible."""
     try:
         out.mkdir(parents=True, exist_ok=True)

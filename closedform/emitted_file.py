@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-__all__ = ["Launched", "load_kernel", "recorded_module", "words_of"]
+__all__ = ["Launched", "load_kernel", "recorded_file", "recorded_module", "words_of"]
 
 #: Called for every launch with the kernel's name, its arguments by parameter name, and the grid.
 Launched = Callable[[str, dict[str, Any], tuple[int, int, int]], None]
@@ -36,6 +36,12 @@ def recorded_module(source: str, launched: Launched) -> ModuleType:
     with _recording(launched):
         exec(code, module.__dict__)
     return module
+
+
+def recorded_file(path: Path, launched: Launched) -> ModuleType:
+    """The same of an emitted file, with the files beside it that it loads."""
+    with _recording(launched):
+        return load_kernel(path)
 
 
 @contextmanager

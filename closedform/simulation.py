@@ -14,13 +14,14 @@ from .emission import require_promises
 from .hw.sim import Out, parse_file, run
 from .kernel_arguments import argument, bound_arguments, write_array
 from .simulation_case import Executed, How, Progress, sampled
-from .traffic import attention_flops, gemm_flops
+from .traffic import flops
 
 if TYPE_CHECKING:
     from .hw.sim import Report, Result
     from .operators.accuracy import Accuracy
     from .operators.attention import Attention
     from .operators.gemm import Gemm
+    from .operators.softmax import Softmax
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
 
@@ -31,6 +32,8 @@ __all__ = ["How", "Simulation", "compiled_kernel", "estimated_seconds", "simulat
 ATTENTION_GFLOPS = {"chained": 0.5, "lds": 0.5, "fma": 0.05}
 #: The same of GEMM.
 GEMM_GFLOPS = 0.5
+#: The same of softmax, by its operations.
+SOFTMAX_GFLOPS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +111,11 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def estimated_seconds(op: Attention | Gemm) -> float:
-    """Seconds that simulating every workgroup takes, by the operator's multiply-adds; the order of magnitude."""
-    from .operators.gemm import Gemm
-
-    if isinstance(op, Gemm):
-        return gemm_flops(op) / (GEMM_GFLOPS * 1e9)
-    return attention_flops(op) / (ATTENTION_GFLOPS[op.variant] * 1e9)
+def estimated_seconds(op: Attention | Gemm | Softmax) -> float:
+    """Seconds that simulating every workgroup takes, by the operator's operations; the order of magnitude."""
+    rates = {"gemm": GEMM_GFLOPS, "softmax": SOFTMAX_GFLOPS}
+    rate = rates[op.name] if op.name in rates else ATTENTION_GFLOPS[getattr(op, "variant", "chained")]
+    return flops(op) / (rate * 1e9)
 
 
 def compiled_kernel(derivation: Derivation) -> Compiled:
@@ -149,11 +150,13 @@ def simulate_derivation(
 
 def _simulator(op: Any) -> Callable[..., Executed]:
     """What executes the operator's launches."""
-    from .operators.attention import Attention
     from .simulate_attention import simulate_attention
     from .simulate_gemm import simulate_gemm
+    from .simulate_softmax import simulate_softmax
 
-    return simulate_attention if isinstance(op, Attention) else simulate_gemm
+    by_name: dict[str, Callable[..., Executed]]
+    by_name = {"attention": simulate_attention, "gemm": simulate_gemm, "softmax": simulate_softmax}
+    return by_name[op.name]
 
 
 def simulate_file(

@@ -127,33 +127,32 @@ class SoftmaxTiles:
     ends: bool
     lanes: Annotated[int, Knob("mapping", "lanes that share a row: a power of two")]
     chunks: Annotated[int, Knob("tile", "16-byte accesses of a lane in a step")]
-    rows: Annotated[int, Knob("tile", "rows of a workgroup: a power of two")]
+    block_rows: Annotated[int, Knob("tile", "rows of a workgroup: a power of two")]
     passes: Annotated[int, Knob("schedule", "times that a row is read: 1 keeps it in registers")]
     splits: Annotated[int, Knob("split", "workgroups that share a row")]
     waves_per_simd: int
 
     def __post_init__(self) -> None:
-        for name in ("vec", "lanes", "chunks", "rows", "passes", "splits", "waves_per_simd"):
+        for name in ("vec", "lanes", "chunks", "block_rows", "passes", "splits", "waves_per_simd"):
             check_extent(name, getattr(self, name))
-        for name in ("lanes", "rows"):
+        for name in ("lanes", "block_rows"):
             value = getattr(self, name)
             if value & (value - 1):
                 raise BadInput(f"{name}={value} is not a power of two")
         if not self.vec <= self.lanes <= LANES_MAX:
             raise BadInput(f"lanes={self.lanes}: from {self.vec} to {LANES_MAX} lanes share a row")
-        if not WAVE <= self.lanes * self.rows <= LANES_MAX:
-            raise BadInput(
-                f"{self.rows} rows of {self.lanes} lanes: a workgroup has {WAVE} to {LANES_MAX} work-items"
-            )
+        if not WAVE <= self.lanes * self.block_rows <= LANES_MAX:
+            shape = f"{self.block_rows} rows of {self.lanes} lanes"
+            raise BadInput(f"{shape}: a workgroup has {WAVE} to {LANES_MAX} work-items")
         if self.passes > 2:
             raise BadInput(f"passes={self.passes}: a row is read once or twice")
-        if self.splits > 1 and (self.passes, self.rows) != (2, 1):
-            raise BadInput("workgroups that share a row read it twice, and have one row each: use passes=2, rows=1")
+        if self.splits > 1 and (self.passes, self.block_rows) != (2, 1):
+            raise BadInput("workgroups that share a row read it twice and have no other: use passes=2, block_rows=1")
 
     @property
     def waves(self) -> int:
         """Waves of a workgroup."""
-        return self.lanes * self.rows // WAVE
+        return self.lanes * self.block_rows // WAVE
 
     @property
     def group(self) -> int:
@@ -229,20 +228,20 @@ class SoftmaxDevice(Node):
     def blocks(self) -> int:
         """Workgroups."""
         tiles: SoftmaxTiles = self.require_tiles()
-        return Window.whole(self.op.rows).count(tiles.rows) * tiles.splits
+        return Window.whole(self.op.rows).count(tiles.block_rows) * tiles.splits
 
     def children(self) -> Iterator[SoftmaxBlock]:
         tiles: SoftmaxTiles = self.require_tiles()
         whole = Window.whole(self.op.cols // tiles.vec * tiles.vec)
         size = tiles.steps_of_part(self.op.cols) * tiles.step_cols
-        for rows in Window.whole(self.op.rows).tiles(tiles.rows):
+        for rows in Window.whole(self.op.rows).tiles(tiles.block_rows):
             for part in range(tiles.splits):
                 yield SoftmaxBlock(self.op, tiles, rows, _clipped(whole, part, size), part)
 
     def interior(self) -> tuple[SoftmaxBlock]:
         tiles: SoftmaxTiles = self.require_tiles()
         size = tiles.steps_of_part(self.op.cols) * tiles.step_cols
-        return (SoftmaxBlock(self.op, tiles, Window.whole(tiles.rows), Window.whole(size), 0),)
+        return (SoftmaxBlock(self.op, tiles, Window.whole(tiles.block_rows), Window.whole(size), 0),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class SoftmaxEmit(Visitor):
         op, tiles, promised, grid = self.op, self.tiles, self.resources, self.grid
         what = "O = X - lse(X)" if op.log else "O = exp(X - lse(X))"
         read = "once: it stays in registers" if tiles.passes == 1 else "twice"
-        shared = f", {tiles.splits} workgroups a row" if tiles.splits > 1 else f", {tiles.rows} rows a workgroup"
+        shared = f", {tiles.splits} workgroups a row" if tiles.splits > 1 else f", {tiles.block_rows} rows a workgroup"
         options = [name for name in ("mask", "lse") if getattr(op, name)]
         return docstring(
             f"Softmax along rows, {what}, for {self.hw.gfx}.",
@@ -137,7 +137,7 @@ class SoftmaxEmit(Visitor):
             ("VEC", tiles.vec, "elements of a 16-byte access"),
             ("LANES, GROUP", f"{tiles.lanes}, {tiles.group}", "that share a row: of a workgroup, of a wave"),
             ("CHUNKS", tiles.chunks, "accesses of a lane in a step"),
-            ("ROWS", tiles.rows, "of a workgroup"),
+            ("ROWS", tiles.block_rows, "of a workgroup"),
             *([("SPLITS", tiles.splits, "workgroups that share a row")] if tiles.splits > 1 else []),
             ("THREADS", "LANES * ROWS", ""),
         ]
@@ -159,7 +159,7 @@ class SoftmaxEmit(Visitor):
 
 def softmax_name(op: Softmax, tiles: SoftmaxTiles) -> list[str]:
     """Parts of the file name: tiles, and what else tells a kernel from its neighbours."""
-    parts = [f"l{tiles.lanes}c{tiles.chunks}r{tiles.rows}"]
+    parts = [f"l{tiles.lanes}c{tiles.chunks}r{tiles.block_rows}"]
     parts += [f"p{tiles.passes}"] if tiles.passes > 1 else []
     parts += [f"s{tiles.splits}"] if tiles.splits > 1 else []
     parts += ["ends"] if tiles.ends else []

@@ -43,7 +43,7 @@ def check(x, out):
     @limit@
     if x.numel() // max(1, x.shape[-1])@times_splits@ > ROWS_LIMIT or x.shape[-1] > COLS_MAX:
         raise ValueError(f"at most {ROWS_LIMIT@over_splits@} rows of {COLS_MAX}: x {tuple(x.shape)}")
-    if x.device != out.device or not x.is_cuda:
+    if x.device != out.device:
         raise ValueError(f"x and out must be on one GPU: {x.device}, {out.device}")
 
 
@@ -87,10 +87,11 @@ if x.shape[-1] > COLS_LIMIT:
 
 _MASK_ROWS = '''
 def mask_rows(mask, shape):
-    """The mask as bytes [rows, cols], rows whole words apart."""
+    """The mask as bytes [rows, cols] and zeros behind each row, which end with a whole word."""
     mask = mask.expand(shape).reshape(-1, shape[-1]).ne(0).view(torch.uint8)
     space = torch.zeros(mask.shape[0], ceil_div(mask.shape[1], 16) * 16, dtype=torch.uint8, device=mask.device)
-    return space[:, : mask.shape[1]].copy_(mask)
+    space[:, : mask.shape[1]] = mask
+    return space
 '''
 
 _REFERENCE = '''

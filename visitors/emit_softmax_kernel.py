@@ -16,8 +16,8 @@ def softmax_kernel(@tensors@, rows: fx.Int32, cols: fx.Int32):
     accesses = row.accesses_of(0)
     x = row.logits(accesses)@with_end@
     m = across(tree(x, largest), largest, GROUP)
-    p = [power(value, m) for value in x]
-    l = across(tree(p, added), added, GROUP)
+    @p@l = exponentials(x, m)
+    l = across(l, added, GROUP)
     @combine@
     @result@
     row.store(accesses, @first_out@)
@@ -40,7 +40,8 @@ _RESULT_OF_PART = """
 accesses_of, logits, store_all = row.accesses_of, row.logits, row.store
 for step in range(fx.Int32(0), row.steps, fx.Int32(1)):
     accesses = accesses_of(fx.Int32(step))
-    store_all(accesses, [@out@ for value in logits(accesses)])
+    x = logits(accesses)
+    store_all(accesses, @outs@)
 @store_end@
 @lse@
 """
@@ -157,6 +158,7 @@ def _one_pass(op: Softmax, tiles: SoftmaxTiles) -> dict[str, str]:
     else:
         result = "factor = weight(l)\nout = [value * factor for value in p]"
     return {
+        "p": "_, " if op.log else "p, ",
         "with_end": " + [row.end_logit()]" if tiles.ends else "",
         "combine": "top, total = across_waves(row, m, l)" if waves else "",
         "result": result,
@@ -173,9 +175,10 @@ def _two_passes(op: Softmax, tiles: SoftmaxTiles) -> dict[str, str]:
     combine = "m, l = across_waves(row, m, l)" if tiles.row_waves > 1 else ""
     factor = "shift, rest = finite(m), log_weight(l)" if op.log else "factor = weight(l)"
     out = "(value - shift) - rest" if op.log else "power(value, m) * factor"
+    outs = f"[{out} for value in x]" if op.log else "[value * factor for value in exponentials(x, m)[0]]"
     end = f"value = row.end_logit()\nrow.store_end({out})" if tiles.ends else ""
     lse = "save_lse(L, row, m, l)" if op.lse else ""
     return {
         "state": fill(piece(_STATE_OF_PART), {"start": start, "combine": combine}),
-        "output": fill(piece(_RESULT_OF_PART), {"factor": factor, "out": out, "store_end": end, "lse": lse}),
+        "output": fill(piece(_RESULT_OF_PART), {"factor": factor, "outs": outs, "store_end": end, "lse": lse}),
     }

@@ -188,7 +188,7 @@ def _values(ends: bool, head: bool, mask: bool, splits: bool) -> dict[str, str]:
     return {
         "more": "mask, " if mask else "",
         "number": "first, self.part = number // SPLITS, number % SPLITS" if splits else "first = number * ROWS",
-        "matrices": "self.mask = Matrix(mask, 1, first, here, in_block, cols)" if mask else "",
+        "matrices": "self.mask = Matrix(mask, 1, first, here, in_block, ceil_div(cols, 4) * 4)" if mask else "",
         "begin": "self.begin = ((fx.Int32(self.X.start) + self.X.row) >> 1) & 1" if head else "",
         "accesses": f"self.accesses = {'(cols - self.begin)' if head else 'cols'} // VEC",
         "part": part,

@@ -33,6 +33,16 @@ def tree(values, combine):
     return values[0]
 
 
+def exponentials(values, m):
+    """exp(x - m) of these elements, and their sum: access after access, which takes few registers."""
+    p, l = [], fx.Float32(0.0)
+    for first in range(0, len(values), VEC):
+        part = [power(value, m) for value in values[first : first + VEC]]
+        p, l = p + part, l + tree(part, added)
+        rocdl.sched_barrier(0)
+    return p, l
+
+
 def neighbour(x, distance):
     """The value of another lane: by DPP inside of 16 lanes, by permutes beyond.
 
@@ -87,7 +97,7 @@ _ABSORB = '''
 def absorbed(values, m, l):
     """One step of the online softmax: the state of a lane with these elements added."""
     top = largest(m, tree(values, largest))
-    return top, l * power(m, top) + tree([power(x, top) for x in values], added)
+    return top, l * power(m, top) + exponentials(values, top)[1]
 '''
 
 _WEIGHT = '''

@@ -68,8 +68,8 @@ class _Derivation:
         once = split == 1 and chunks.value <= most.value and fixed.get("chunks", chunks.value) >= chunks.value
         passes = fixed.get("passes", 1 if once else 2)
         step = chunks.value if passes == 1 else min(UNDER_WAY, self._most_chunks(2, lane_count).value)
-        rows = SOFTMAX.rows(rows=op.rows, num_cus=hw.num_cus, lanes=lane_count, threads=THREADS, wave=WAVE)
-        row_count = fixed.get("rows", 1 if split > 1 else rows.value)
+        rows = SOFTMAX.block_rows(rows=op.rows, num_cus=hw.num_cus, lanes=lane_count, threads=THREADS, wave=WAVE)
+        row_count = fixed.get("block_rows", 1 if split > 1 else rows.value)
         simd_waves = waves_per_simd(hw, max(1, lane_count * row_count // WAVE))
         tiles = SoftmaxTiles(
             op.vec, op.ends, lane_count, fixed.get("chunks", step), row_count, passes, split, simd_waves
@@ -113,7 +113,7 @@ class _Derivation:
         gain = SOFTMAX.gain(
             row_bytes=row_bytes,
             passes=passes,
-            splits=max(1, splits.value),
+            splits=splits.value,
             launch_bytes=LAUNCH_CLOCKS * hw.l1_bytes_per_clk,
         )
         return splits, gain
@@ -121,7 +121,7 @@ class _Derivation:
     def _grid(self, tiles: SoftmaxTiles, registers: int) -> tuple[GridVerdict, tuple[FormulaValue, ...]]:
         op, hw = self.op, self.hw
         per_cu = max(1, workgroups_per_cu(hw, tiles.waves, registers, 0, lds_bytes(tiles)))
-        blocks = SOFTMAX.blocks(rows=op.rows, block_rows=tiles.rows, splits=tiles.splits)
+        blocks = SOFTMAX.blocks(rows=op.rows, block_rows=tiles.block_rows, splits=tiles.splits)
         rounds = SOFTMAX.rounds(blocks=blocks.value, num_cus=hw.num_cus, workgroups_per_cu=per_cu)
         count, slots = blocks.value, hw.num_cus * per_cu
         share = count / (rounds.value * slots)

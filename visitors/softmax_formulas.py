@@ -38,8 +38,8 @@ class SOFTMAX:
         OWN,
         lambda budget, fixed, each: (budget - fixed) // each,
     )
-    rows = Formula(
-        "rows",
+    block_rows = Formula(
+        "block_rows",
         "rows of a workgroup: as many as fill it, as long as every CU has a workgroup",
         "rows",
         OWN,
@@ -53,7 +53,9 @@ class SOFTMAX:
         "workgroups of a row: one for every idle CU, none without a step of its own",
         "workgroups",
         OWN,
-        lambda num_cus, rows, row_bytes, step_bytes: minimum(num_cus // rows, ceil_div(row_bytes, step_bytes)),
+        lambda num_cus, rows, row_bytes, step_bytes: maximum(
+            minimum(num_cus // rows, ceil_div(row_bytes, step_bytes)), 1
+        ),
     )
     gain = Formula(
         "gain",

@@ -17,6 +17,9 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    softmax_from,
+    softmax_options,
+    softmax_override_options,
 )
 from .output import print_json
 
@@ -80,6 +83,24 @@ def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, 
     overrides = overrides_from(values)
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
+    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides)
+
+
+@check.command()
+@softmax_options
+@level_option
+@seed_option
+@softmax_override_options
+@common_options
+def softmax(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
+    """Check a softmax along the rows of a matrix.
+
+    \b
+    Example:
+      closedform check softmax --rows 20 --cols 1001 --dtype f16 --hw mi300x --mask
+    """
+    overrides = overrides_from(values)
+    op, descriptor = softmax_from(values), hardware_from(hw, cus)
     _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides)
 
 

@@ -16,10 +16,15 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    softmax_from,
+    softmax_options,
+    softmax_override_options,
 )
 from .output import print_json
 
 if TYPE_CHECKING:
+    from closedform.hw.descriptor import HardwareDescriptor
+    from closedform.operators.attention import Attention
     from closedform.visitors.derivation import Derivation
 
 __all__ = ["derive", "report"]
@@ -37,6 +42,7 @@ def derive() -> None:
     Examples:
       closedform derive attention --L 16384 --d 128
       closedform derive gemm --M 4096 --N 4096 --K 4096
+      closedform derive softmax --rows 8192 --cols 4096
     """
 
 
@@ -50,9 +56,14 @@ def derive() -> None:
     help="default: of the kernels that we emit; paper: the closed-formula paper's own derivation.",
 )
 @override_options
+@click.option(
+    "--compare", is_flag=True, help="Compare with the same in three kernels: traffic, operations, rounds, time."
+)
 @common_options
 @explain_option
-def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+def attention(
+    model: str, compare: bool, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any
+) -> None:
     """Derive fused attention.
 
     \b
@@ -60,11 +71,17 @@ def attention(model: str, hw: str | None, cus: int | None, as_json: bool, explai
       closedform derive attention --L 16384 --d 128 --hw mi300x --dtype f16 --explain
       closedform derive attention --L 16384 --d 128 --hw paper_a --model paper
       closedform derive attention --L 4096 --d 64 --heads 32 --hw mi300x --cus 38 --json
+      closedform derive attention --L 16384 --d 128 --hw mi300x --compare
     """
     from closedform.visitors.feasibility import derive as derive_operator
 
     overrides = overrides_from(values)
     op = attention_from(values)
+    if compare:
+        if overrides or model != "default" or explain:
+            raise click.UsageError("--compare takes the default tiles: leave out --model, --explain and tile options")
+        _compare(op, hardware_from(hw, cus), as_json)
+        return
     report(derive_operator(op, hardware_from(hw, cus), model=model, **overrides), as_json, explain)
 
 
@@ -94,6 +111,36 @@ def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bo
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
     report(derive_operator(op, descriptor, model=model, **overrides_from(values)), as_json, explain)
+
+
+@derive.command()
+@softmax_options
+@softmax_override_options
+@common_options
+@explain_option
+def softmax(hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+    """Derive a softmax along the rows of a matrix.
+
+    \b
+    Examples:
+      closedform derive softmax --rows 8192 --cols 4096 --hw mi300x --dtype bf16 --explain
+      closedform derive softmax --rows 1 --cols 1000000 --hw mi210 --json
+    """
+    from closedform.visitors.feasibility import derive as derive_operator
+
+    overrides = overrides_from(values)
+    report(derive_operator(softmax_from(values), hardware_from(hw, cus), **overrides), as_json, explain)
+
+
+def _compare(op: Attention, hw: HardwareDescriptor, as_json: bool) -> None:
+    from closedform.comparison import compare_attention
+    from closedform.comparison_report import comparison_text
+
+    found = compare_attention(op, hw)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        click.echo(comparison_text(found))
 
 
 def report(derivation: Derivation, as_json: bool, explain: bool) -> None:

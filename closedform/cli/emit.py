@@ -18,6 +18,9 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    softmax_from,
+    softmax_options,
+    softmax_override_options,
     stack,
 )
 from .output import notice, print_json
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from closedform.hw.descriptor import HardwareDescriptor
     from closedform.operators.attention import Attention
     from closedform.operators.gemm import Gemm
+    from closedform.operators.softmax import Softmax
 
 __all__ = ["emit"]
 
@@ -63,11 +67,13 @@ file_options = stack(
 @emit.command()
 @attention_options
 @override_options
+@click.option("--unfused", is_flag=True, help="Three kernels with S in memory: product, softmax, product.")
 @common_options
 @file_options
 @explain_option
 def attention(
     *,
+    unfused: bool,
     hw: str | None,
     cus: int | None,
     as_json: bool,
@@ -87,9 +93,15 @@ def attention(
       closedform emit attention --L 16384 --d 128
       closedform emit attention --L 16384 --d 128 --dtype bf16 --hw mi355x --isa --explain
       closedform emit attention --L 1000 --Lkv 3000 --d 80 --heads 16 --hw mi210 --no-compile --json
+      closedform emit attention --L 4096 --d 128 --heads 16 --hw mi300x --unfused
     """
-    op = attention_from(values)
-    write(op, hardware_from(hw, cus), overrides_from(values), as_json, explain, out, isa, compile_)
+    op, overrides = attention_from(values), overrides_from(values)
+    if unfused:
+        if overrides or explain:
+            raise click.UsageError("--unfused takes the default tiles: leave out --explain and tile options")
+        _write_unfused(op, hardware_from(hw, cus), as_json, out, isa, compile_)
+        return
+    write(op, hardware_from(hw, cus), overrides, as_json, explain, out, isa, compile_)
 
 
 @emit.command()
@@ -121,8 +133,54 @@ def gemm(
     write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
 
 
+@emit.command()
+@softmax_options
+@softmax_override_options
+@common_options
+@file_options
+@explain_option
+def softmax(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    explain: bool,
+    out: Path,
+    isa: bool,
+    compile_: bool | None,
+    **values: Any,
+) -> None:
+    """Write a softmax along rows: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
+
+    \b
+    Examples:
+      closedform emit softmax --rows 8192 --cols 4096 --dtype bf16 --hw mi300x --isa
+      closedform emit softmax --rows 1 --cols 1000000 --log --lse --hw mi210 --no-compile
+    """
+    overrides = overrides_from(values)
+    op = softmax_from(values)
+    write(op, hardware_from(hw, cus), overrides, as_json, explain, out, isa, compile_)
+
+
+def _write_unfused(
+    op: Attention, hw: HardwareDescriptor, as_json: bool, out: Path, isa: bool, compile_: bool | None
+) -> None:
+    from closedform.explain import emission_summary
+    from closedform.unfused import emit_unfused
+
+    emission = emit_unfused(op, hw, out, compile=compile_, isa=isa)
+    for reason in {part.resources["compiled_reason"] for part in emission.parts.values()} - {None}:
+        notice(f"not compiled: {reason}")
+    if as_json:
+        print_json(emission.to_json())
+        return
+    for part in emission.parts.values():
+        click.echo(emission_summary(part))
+    click.echo(f"wrote     {emission.kernel}\nwrote     {emission.manifest}")
+
+
 def write(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Softmax,
     hw: HardwareDescriptor,
     overrides: dict[str, Any],
     as_json: bool,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from closedform.operators.gemm import ACTIVATIONS, KNOBS
+from closedform.operators.softmax import EMPTY
+from closedform.operators.softmax import KNOBS as SOFTMAX_KNOBS
 
 from .output import notice
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from closedform.operators.attention import Attention
     from closedform.operators.gemm import Gemm
     from closedform.operators.knob import KnobRow
+    from closedform.operators.softmax import Softmax
 
 __all__ = [
     "attention_from",
@@ -30,6 +33,9 @@ __all__ = [
     "json_option",
     "override_options",
     "overrides_from",
+    "softmax_from",
+    "softmax_options",
+    "softmax_override_options",
     "stack",
 ]
 
@@ -110,6 +116,23 @@ def _knob_option(knob: KnobRow) -> Callable[[F], F]:
 
 
 gemm_override_options = stack(*(_knob_option(knob) for knob in KNOBS))
+
+softmax_options = stack(
+    click.option("--rows", type=int, required=True, metavar="N", help="Rows, each normalised."),
+    click.option("--cols", type=int, required=True, metavar="N", help="Columns."),
+    click.option("--log", is_flag=True, help="The logarithm of the softmax."),
+    click.option("--mask", is_flag=True, help="Take a mask of bytes: where it is 0 the logit is -inf."),
+    click.option("--lse", is_flag=True, help="Give the log of the sum of exponentials of each row, too."),
+    click.option(
+        "--empty",
+        default=EMPTY[0],
+        show_default=True,
+        metavar="|".join(EMPTY),
+        help="What a row without a finite logit gives; nan is torch's way.",
+    ),
+    click.option("--ld", type=int, default=0, metavar="N", help="Elements between rows; 0: tight."),
+)
+softmax_override_options = stack(*(_knob_option(knob) for knob in SOFTMAX_KNOBS))
 
 common_options = stack(
     click.option(
@@ -192,8 +215,16 @@ def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
     )
 
 
-#: Overrides of either operator, as library and command line name them.
-OVERRIDES = ("tile_q", "tile_kv", "waves", *(knob.name for knob in KNOBS))
+def softmax_from(values: dict[str, Any]) -> Softmax:
+    """The operator that the softmax options describe; takes its options out of `values`."""
+    from closedform.operators.softmax import Softmax
+
+    names = ("rows", "cols", "log", "mask", "lse", "empty", "ld")
+    return Softmax(**{name: values.pop(name) for name in names}, dtype=_dtype(values.pop("dtype")))
+
+
+#: Overrides of every operator, as library and command line name them.
+OVERRIDES = ("tile_q", "tile_kv", "waves", *(knob.name for knob in (*KNOBS, *SOFTMAX_KNOBS)))
 
 
 def overrides_from(values: dict[str, Any]) -> dict[str, Any]:

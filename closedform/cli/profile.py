@@ -21,6 +21,9 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    softmax_from,
+    softmax_options,
+    softmax_override_options,
 )
 from .output import notice, print_json
 from .progress import workgroup_progress
@@ -90,6 +93,24 @@ def gemm(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: i
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
     _profile(op, descriptor, overrides, How(blocks or None, False, seed), as_json)
+
+
+@profile.command()
+@softmax_options
+@softmax_override_options
+@common_options
+@blocks_option(SAMPLE)
+@seed_option
+def softmax(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+    """Profile the emitted softmax; of a row that several workgroups share the kernel of its states.
+
+    \b
+    Example:
+      closedform profile softmax --rows 8192 --cols 4096 --dtype bf16 --hw mi300x
+    """
+    overrides = overrides_from(values)
+    op = softmax_from(values)
+    _profile(op, hardware_from(hw, cus), overrides, How(blocks or None, False, seed), as_json)
 
 
 def _profile(op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool) -> None:

@@ -21,6 +21,9 @@ from .options import (
     hardware_from,
     override_options,
     overrides_from,
+    softmax_from,
+    softmax_options,
+    softmax_override_options,
 )
 from .output import notice, print_json
 from .progress import workgroup_progress
@@ -128,6 +131,35 @@ def gemm(
     op = gemm_from(values, descriptor)
     how = How(blocks, sanitizers, seed)
     _simulate(op, descriptor, overrides, how, as_json, alpha=alpha, beta=beta, scale=scale)
+
+
+@simulate.command()
+@softmax_options
+@softmax_override_options
+@common_options
+@blocks_option(None)
+@sanitizers_option
+@seed_option
+def softmax(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    blocks: int | None,
+    sanitizers: bool,
+    seed: int,
+    **values: Any,
+) -> None:
+    """Simulate the emitted softmax, host side and both kernels of a split row included.
+
+    \b
+    Examples:
+      closedform simulate softmax --rows 100 --cols 1001 --dtype f16 --hw mi300x --mask --lse
+      closedform simulate softmax --rows 8193 --cols 4096 --hw mi210 --blocks 3
+    """
+    overrides = overrides_from(values)
+    op = softmax_from(values)
+    _simulate(op, hardware_from(hw, cus), overrides, How(blocks, sanitizers, seed), as_json)
 
 
 def _simulate(

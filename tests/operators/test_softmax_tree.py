@@ -32,7 +32,7 @@ def test_every_element_belongs_to_the_lanes_of_one_wave(problem):
     blocks = list(tree.children())
     assert len(blocks) == tree.blocks
     for block in blocks:
-        assert block.rows.size == tiles.rows
+        assert block.rows.size == tiles.block_rows
         for wave in block.children():
             assert wave.rows.extent <= tiles.wave_rows
             for cols in [wave.ends, *(lanes.cols for lanes in wave.children())]:
@@ -78,19 +78,19 @@ def test_operators_that_do_not_exist_are_refused(fields, message):
     ("fields", "message"),
     [
         ({"lanes": 48}, "power of two"),
-        ({"rows": 3}, "power of two"),
-        ({"lanes": 2, "rows": 32}, "lanes=2"),
+        ({"block_rows": 3}, "power of two"),
+        ({"lanes": 2, "block_rows": 32}, "lanes=2"),
         ({"lanes": 2048}, "lanes=2048"),
-        ({"lanes": 32, "rows": 1}, "work-items"),
-        ({"lanes": 1024, "rows": 2}, "work-items"),
+        ({"lanes": 32, "block_rows": 1}, "work-items"),
+        ({"lanes": 1024, "block_rows": 2}, "work-items"),
         ({"passes": 3}, "passes=3"),
         ({"splits": 2}, "read it twice"),
-        ({"splits": 2, "passes": 2, "rows": 2}, "read it twice"),
+        ({"splits": 2, "passes": 2, "block_rows": 2}, "read it twice"),
         ({"chunks": 0}, "chunks=0"),
     ],
 )
 def test_tiles_that_do_not_exist_are_refused(fields, message):
-    tiles = {"lanes": 64, "chunks": 1, "rows": 1, "passes": 1, "splits": 1, **fields}
+    tiles = {"lanes": 64, "chunks": 1, "block_rows": 1, "passes": 1, "splits": 1, **fields}
     with pytest.raises(BadInput, match=message):
         SoftmaxTiles(vec=4, ends=False, waves_per_simd=1, **tiles)
 

@@ -77,9 +77,9 @@ def simulate_sample(hw: str, op: Softmax, fixed: tuple[tuple[str, Any], ...] = (
 
     derivation, _ = kernel(hw, op, fixed)
     tiles, _, _ = derivation.require()
-    blocks = -(-op.rows // tiles.rows)
+    blocks = -(-op.rows // tiles.block_rows)
     chosen = sorted({0, blocks // 2, blocks - 1})
-    rows = [r for b in chosen for r in range(b * tiles.rows, min((b + 1) * tiles.rows, op.rows))]
+    rows = [r for b in chosen for r in range(b * tiles.block_rows, min((b + 1) * tiles.block_rows, op.rows))]
     random = np.random.default_rng(op.rows + op.cols)
     values = stored(3 * random.standard_normal((len(rows), op.cols)), op.dtype)
     x, out = (shadow(op.rows * op.cols, values.dtype).reshape(op.rows, op.cols) for _ in range(2))
@@ -110,12 +110,13 @@ def launched(
     rows, cols = x.shape
     arguments = [x, out if in_place else Out(out)]
     if op.mask:
-        arguments.append(surrounded(np.uint8(mask)[None], "i8", cols // 16 * 16 + 16)[0][0])
+        arguments.append(np.zeros((rows, -(-cols // 16) * 16), np.uint8))
+        arguments[-1][:, :cols] = mask
     lse = np.full(rows, np.nan, np.float32)
     work = np.full((rows, 2 * tiles.splits), np.nan, np.float32)
     arguments += ([Out(lse)] if op.lse else []) + ([work] if tiles.splits > 1 else [])
     program = parse_file(binary.isa)
-    count = -(-rows // tiles.rows) * tiles.splits
+    count = -(-rows // tiles.block_rows) * tiles.splits
     grid = (min(count, 65536), -(-count // 65536), 1)
     results = []
     for name in program.kernels:

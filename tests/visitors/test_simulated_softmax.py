@@ -62,7 +62,7 @@ KINDS = [
     Softmax(5000, 61),
     Softmax(5000, 501),
     Softmax(200, 3000),
-    (Softmax(5000, 5001), (("lanes", 128), ("chunks", 2), ("passes", 2), ("rows", 1))),
+    (Softmax(5000, 5001), (("lanes", 128), ("chunks", 2), ("passes", 2), ("block_rows", 1))),
     (Softmax(3, 9001), (("splits", 3), ("lanes", 128), ("chunks", 2))),
 ]
 
@@ -133,6 +133,15 @@ def test_rows_that_begin_at_any_element(i):
     op = replace(op, dtype=("f16", "bf16")[i % 2], ld=leading, mask=True)
     mask = np.random.default_rng(1).random((6, op.cols)) < 0.8
     ran = simulate(TARGETS[(i + 1) % 4], op, normal(op, 6), mask, fixed, leading=leading)
+    assert ran.ok, str(ran)
+
+
+def test_the_mask_of_the_last_element_counts_where_accesses_begin_at_an_odd_one():
+    """The last access of a row ends with it, and its mask lies in three words, the last of which is not whole."""
+    op = Softmax(60, 1001, "f16", mask=True)
+    mask = np.random.default_rng(1).random((6, op.cols)) < 0.5
+    mask[:, -1] = True
+    ran = simulate("mi300x", op, normal(op, 6), mask, leading=op.cols)
     assert ran.ok, str(ran)
 
 

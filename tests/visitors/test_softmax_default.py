@@ -80,17 +80,17 @@ def test_rows_are_split_where_cus_would_idle_and_rows_are_long(rows, cols, split
 
 def test_accesses_are_16_bytes_and_lanes_are_as_few_as_keep_them_under_way():
     tiles, _, _ = derive(Softmax(8192, 512), catalogue.get("mi300x")).require()
-    assert (tiles.vec, tiles.lanes, tiles.chunks, tiles.rows, tiles.waves) == (4, 32, 4, 8, 4)
+    assert (tiles.vec, tiles.lanes, tiles.chunks, tiles.block_rows, tiles.waves) == (4, 32, 4, 8, 4)
     alone, _, _ = derive(Softmax(76, 4096), catalogue.get("mi300x")).require()
-    assert (alone.lanes, alone.chunks, alone.rows) == (1024, 1, 1)
+    assert (alone.lanes, alone.chunks, alone.block_rows) == (1024, 1, 1)
 
 
 def test_knobs_take_the_place_of_what_would_be_derived():
     op, hw = Softmax(8192, 4096), catalogue.get("mi300x")
-    tiles, _, _ = derive(op, hw, lanes=128, chunks=2, rows=2).require()
-    assert (tiles.lanes, tiles.chunks, tiles.rows, tiles.passes) == (128, 2, 2, 2)
+    tiles, _, _ = derive(op, hw, lanes=128, chunks=2, block_rows=2).require()
+    assert (tiles.lanes, tiles.chunks, tiles.block_rows, tiles.passes) == (128, 2, 2, 2)
     assert derive(op, hw, splits=2).require()[0].splits == 2
-    assert {knob.name for knob in KNOBS} == {"lanes", "chunks", "rows", "passes", "splits"}
+    assert {knob.name for knob in KNOBS} == {"lanes", "chunks", "block_rows", "passes", "splits"}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_knobs_take_the_place_of_what_would_be_derived():
         ({"tile_q": 32}, "unknown override 'tile_q'"),
         ({"lanes": 48}, "power of two"),
         ({"lanes": 1.5}, "whole number"),
-        ({"rows": 0}, "rows=0"),
+        ({"block_rows": 0}, "block_rows=0"),
         ({"passes": 1, "lanes": 64, "chunks": 1}, "one pass"),
-        ({"splits": 2, "rows": 2}, "read it twice"),
-        ({"lanes": 1024, "rows": 2}, "work-items"),
+        ({"splits": 2, "block_rows": 2}, "read it twice"),
+        ({"lanes": 1024, "block_rows": 2}, "work-items"),
     ],
 )
 def test_what_contradicts_itself_is_refused(fixed, message):
