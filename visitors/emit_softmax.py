@@ -140,6 +140,7 @@ class SoftmaxEmit(Visitor):
             ("ROWS", tiles.block_rows, "of a workgroup"),
             *([("SPLITS", tiles.splits, "workgroups that share a row")] if tiles.splits > 1 else []),
             ("THREADS", "LANES * ROWS", ""),
+            ("WAVES_PER_SIMD", tiles.waves_per_simd, "occupancy asked of the compiler"),
         ]
         if tiles.row_waves > 1:
             rows.append(("ROW_WAVES, WAVES", "LANES // GROUP, THREADS // GROUP", "waves of a row, of a workgroup"))

@@ -119,7 +119,7 @@ def grid_of(rows):
 '''
 
 _CALL = """
-@name@(@tensors@, rows, cols).launch(
+@name@(@tensors@, rows, cols, value_attrs={"rocdl.waves_per_eu": WAVES_PER_SIMD}).launch(
     grid=(grid_x, grid_y, 1), block=(THREADS, 1, 1), stream=stream
 )
 """

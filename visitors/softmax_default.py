@@ -12,14 +12,14 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, Infeasible, near_names
-from closedform.hw.occupancy import workgroups_per_cu
+from closedform.hw.occupancy import waves_per_simd, workgroups_per_cu
 from closedform.operators.softmax import KNOBS, LANES_MAX, WAVE, Softmax, SoftmaxTiles
 
 from .derivation import Derivation, GridVerdict
 from .formula import FormulaValue
 from .gemm_shape import GRID_X
 from .softmax_formulas import SOFTMAX
-from .softmax_registers import LiveSet, budget_of, lds_bytes, resources, waves_per_simd
+from .softmax_registers import LiveSet, budget_of, lds_bytes, resources
 
 __all__ = ["derive_softmax"]
 
@@ -70,15 +70,15 @@ class _Derivation:
         step = chunks.value if passes == 1 else min(UNDER_WAY, self._most_chunks(2, lane_count).value)
         rows = SOFTMAX.block_rows(rows=op.rows, num_cus=hw.num_cus, lanes=lane_count, threads=THREADS, wave=WAVE)
         row_count = fixed.get("block_rows", 1 if split > 1 else rows.value)
-        simd_waves = waves_per_simd(hw, max(1, lane_count * row_count // WAVE))
-        tiles = SoftmaxTiles(
-            op.vec, op.ends, lane_count, fixed.get("chunks", step), row_count, passes, split, simd_waves
-        )
-        op.tree(tiles)
-        live = LiveSet.of(op, passes)
-        registers = SOFTMAX.registers(chunks=tiles.chunks, each=live.each, fixed=live.fixed)
-        if registers.value > (limit := budget_of(hw, tiles.waves)):
+        chunk_count = fixed.get("chunks", step)
+        live = LiveSet.of(op, hw, passes)
+        registers = SOFTMAX.registers(chunks=chunk_count, each=live.each, fixed=live.fixed)
+        limit = budget_of(hw, max(1, lane_count * row_count // WAVE))
+        if registers.value > limit:
             return self._refused(registers, limit)
+        simd_waves = waves_per_simd(hw, registers.value)
+        tiles = SoftmaxTiles(op.vec, op.ends, lane_count, chunk_count, row_count, passes, split, simd_waves)
+        op.tree(tiles)
         grid, counted = self._grid(tiles, registers.value)
         binding = "cus" if split > 1 else "registers" if passes == 2 else "row"
         steps = (
@@ -99,7 +99,7 @@ class _Derivation:
 
     def _most_chunks(self, passes: int, lanes: int) -> FormulaValue:
         """Accesses that a lane can hold where so many share a row."""
-        live = LiveSet.of(self.op, passes)
+        live = LiveSet.of(self.op, self.hw, passes)
         budget = budget_of(self.hw, max(1, lanes // WAVE))
         return SOFTMAX.chunks_max(budget=budget, fixed=live.fixed, each=live.each)
 

@@ -13,12 +13,16 @@ from .derivation import PredictedResources, RegisterItem
 __all__ = ["LiveSet", "budget_of", "lds_bytes", "resources"]
 
 
-#: Registers beside the elements of a row, held against binaries of all targets, types and options (flydsl 0.5.0): per
-#: access, and once. One pass keeps every exponential, and with a logarithm every logit, too.
-PLACES = {(4, 1): 4, (8, 1): 6, (4, 2): 3, (8, 2): 9}
-LOG_PLACES = {(4, 1): 3, (8, 1): 5, (4, 2): 0, (8, 2): 0}
-FIXED = {1: 14, 2: 24}
-MASKED = 4
+#: Registers of an access, and those that are there once, by (elements of an access, passes): held against binaries of
+#: all targets, types and options (flydsl 0.5.0). Elements are held as f32; offsets and loads under way come on top.
+EACH = {(4, 1): 6, (8, 1): 14, (4, 2): 6, (8, 2): 14}
+FIXED = {(4, 1): 14, (8, 1): 12, (4, 2): 16, (8, 2): 18}
+#: In one pass of f32, packed arithmetic wants pairs of registers: an access takes one more.
+PAIR_EACH = 1
+#: What options add: per access a logarithm and a mask, and a mask once.
+LOG_EACH = {(4, 1): 1, (8, 1): 3, (4, 2): 1, (8, 2): 1}
+MASK_EACH = {(4, 1): 1, (8, 1): 1, (4, 2): 1, (8, 2): 4}
+MASK_FIXED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,12 @@ class LiveSet:
     fixed: int
 
     @classmethod
-    def of(cls, op: Softmax, passes: int) -> LiveSet:
+    def of(cls, op: Softmax, hw: HardwareDescriptor, passes: int) -> LiveSet:
         """The live set of a kernel with these options."""
         kind = (op.vec, passes)
-        places = PLACES[kind] + (LOG_PLACES[kind] if op.log else 0)
-        return cls(op.vec, places, FIXED[passes] + MASKED * op.mask)
+        pairs = kind == (4, 1) and hw.has_packed_f32
+        each = EACH[kind] + PAIR_EACH * pairs + LOG_EACH[kind] * op.log + MASK_EACH[kind] * op.mask
+        return cls(op.vec, each - op.vec, FIXED[kind] + MASK_FIXED * op.mask)
 
     @property
     def each(self) -> int:
@@ -49,14 +54,9 @@ class LiveSet:
         )
 
 
-def waves_per_simd(hw: HardwareDescriptor, waves: int) -> int:
-    """Waves of one workgroup on a SIMD."""
-    return -(-waves // hw.simds_per_cu)
-
-
 def budget_of(hw: HardwareDescriptor, waves: int) -> int:
     """ArchVGPRs with which a workgroup of so many waves fits a CU: vector instructions touch no others."""
-    return register_budget(hw, waves_per_simd(hw, waves)).arch
+    return register_budget(hw, -(-waves // hw.simds_per_cu)).arch
 
 
 def lds_bytes(tiles: SoftmaxTiles) -> int:

@@ -141,6 +141,8 @@ def test_a_power_of_two_is_the_least_that_is_not_below():
     assert [power_of_two(sympy.Integer(int(v))) for v in values] == power_of_two(values).tolist()
 
 
+#: A promise this far above the binary, or so many registers, is the most that still explains something.
+SLACK, SLACK_REGISTERS = 1.25, 20
 PROMISED = [
     (Softmax(8192, 512), ()),
     (Softmax(8192, 4096, "f16"), ()),
@@ -155,9 +157,10 @@ PROMISED = [
 @pytest.mark.skipif(missing_dependency() is not None, reason=str(missing_dependency()))
 @pytest.mark.parametrize("hw", TARGETS)
 @pytest.mark.parametrize(("op", "fixed"), PROMISED, ids=str)
-def test_the_binary_stays_within_its_promise(hw, op, fixed):
+def test_the_binary_stays_within_a_promise_that_is_tight(hw, op, fixed):
     derivation, binary = kernel(hw, op, fixed)
     promised = derivation.resources
     assert (binary.vgpr_spills, binary.sgpr_spills, binary.scratch_bytes) == (0, 0, 0)
     assert binary.vgpr_total <= promised.registers
+    assert promised.registers <= max(SLACK * binary.vgpr_total, binary.vgpr_total + SLACK_REGISTERS)
     assert binary.lds_bytes <= promised.lds_bytes
