@@ -204,6 +204,30 @@ class Filter(Operand):
 '''
 
 
+_PACKED_FILTER = '''
+class Filter:
+    """The filter that pack_w() put in the order of its fragments: a wave reads 1 KiB of a slice in a row."""
+
+    def __init__(self, W, tile, OC, C, wave_oc, lane):
+        self.tiles = ceil_div(C, TILE_IC)
+        number = tile.group * ceil_div(OC, TILE_OC) + tile.oc // TILE_OC
+        self.address = address_of(W) + fx.Int64(number) * fx.Int64(self.tiles) * (TAPS * SLICE_BYTES)
+        self.offset = lane * 16 + wave_oc * (SPAN_ATOMS * ATOM_BYTES)
+
+    def loads(self, tile, tap):
+        """This lane's chunks of a tap, by step, atom and read; 0 past the last tile of channels."""
+        source, out = resource(self.address, fx.Int32(OFFSET_LIMIT)), []
+        offset = (tile < self.tiles).select(self.offset, fx.Int32(OUT_OF_RANGE))
+        start = (tile * TAPS + tap) * SLICE_BYTES
+        for first in range(0, STEPS * READS, READS):
+            for t in range(B_ATOMS):
+                beyond = start + (t // SPAN_ATOMS * WAVES_OC * SPAN_ATOMS + t % SPAN_ATOMS) * ATOM_BYTES
+                for place in range(first * 1024, (first + READS) * 1024, 1024):
+                    out.append((LOAD, 1, lambda p=place, b=beyond: chunk_of(load(source, [offset + p], 16, b))))
+        return out
+'''
+
+
 def place(shape: Conv2dShape) -> str:
     """The tile of a workgroup, the order of pixels along an axis of the patch, and the loads of a chunk."""
     narrow = shape.loads_x.narrow or shape.loads_w.narrow
@@ -241,7 +265,9 @@ def patch_class(shape: Conv2dShape) -> str:
 
 
 def filter_class(shape: Conv2dShape) -> str:
-    """The filter on its way to LDS."""
+    """The filter on its way to LDS, or packed to registers."""
+    if shape.op.prepacked:
+        return piece(_PACKED_FILTER)
     guarded = not shape.loads_w.divides
     store = "fx.ptr_store(chunk.ir_value(), pointer)"
     active = "self.units[i] < self.rows * ROW_CHUNKS"
