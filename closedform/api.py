@@ -92,7 +92,7 @@ def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: 
 
 
 def emit(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: str | Path | HardwareDescriptor = "mi300x",
     out: str | Path = "kernels_out",
     *,
@@ -194,7 +194,7 @@ def select_batch(
 
 
 def simulate(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = None,
@@ -217,7 +217,7 @@ def simulate(
 
 
 def profile(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: str | Path | HardwareDescriptor = "mi300x",
     *,
     blocks: int | None = 2,

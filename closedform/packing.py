@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .hw.errors import BadInput
@@ -16,7 +17,7 @@ __all__ = ["pack", "packed_layouts", "unpack"]
 Array = Any  # a numpy array
 
 
-def packed_layouts(derivation: Derivation) -> dict[str, PackedLayout | FilterLayout]:
+def packed_layouts(derivation: Derivation) -> Mapping[str, PackedLayout | FilterLayout]:
     """How the pre-shuffled operands of the derived kernel lie, by their names; empty where there are none.
 
     Raises InfeasibleError without tiles.

@@ -14,12 +14,13 @@ from .emission import require_promises
 from .hw.sim import Out, parse_file, run
 from .kernel_arguments import argument, bound_arguments, write_array
 from .simulation_case import Executed, How, Progress, sampled
-from .traffic import attention_flops, gemm_flops
+from .traffic import attention_flops, flops
 
 if TYPE_CHECKING:
     from .hw.sim import Report, Result
     from .operators.accuracy import Accuracy
     from .operators.attention import Attention
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
@@ -108,12 +109,12 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def estimated_seconds(op: Attention | Gemm) -> float:
+def estimated_seconds(op: Attention | Gemm | Conv2d) -> float:
     """Seconds that simulating every workgroup takes, by the operator's multiply-adds; the order of magnitude."""
-    from .operators.gemm import Gemm
+    from .operators.attention import Attention
 
-    if isinstance(op, Gemm):
-        return gemm_flops(op) / (GEMM_GFLOPS * 1e9)
+    if not isinstance(op, Attention):
+        return flops(op) / (GEMM_GFLOPS * 1e9)
     return attention_flops(op) / (ATTENTION_GFLOPS[op.variant] * 1e9)
 
 
@@ -149,11 +150,16 @@ def simulate_derivation(
 
 def _simulator(op: Any) -> Callable[..., Executed]:
     """What executes the operator's launches."""
-    from .operators.attention import Attention
     from .simulate_attention import simulate_attention
+    from .simulate_conv2d import simulate_conv2d
     from .simulate_gemm import simulate_gemm
 
-    return simulate_attention if isinstance(op, Attention) else simulate_gemm
+    known: dict[str, Callable[..., Executed]] = {
+        "attention": simulate_attention,
+        "gemm": simulate_gemm,
+        "conv2d": simulate_conv2d,
+    }
+    return known[op.name]
 
 
 def simulate_file(

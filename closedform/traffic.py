@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .operators.attention import Attention
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
 
 __all__ = [
     "attention_flops",
     "compulsory_bytes",
+    "conv2d_bytes",
     "flops",
     "fused_bytes",
     "gemm_bytes",
@@ -94,15 +96,29 @@ def gemm_bytes(op: Gemm) -> int:
     return op.batch * (operands + (1 + op.has_c) * op.M * op.N * dtype(op.result).bits) // 8
 
 
-def flops(op: Attention | Gemm) -> int:
+def conv2d_bytes(op: Conv2d) -> int:
+    """Compulsory traffic of the convolution: X and the filter read once, Y written once."""
+    from .hw.dtypes import dtype
+
+    read = op.N * op.IC * op.IH * op.IW + op.OC * op.channels * op.KH * op.KW
+    return int((read * dtype(op.dtype).bits + op.N * op.OC * op.OH * op.OW * dtype(op.result).bits) // 8)
+
+
+def flops(op: Attention | Gemm | Conv2d) -> int:
     """Operations of the operator's products."""
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
 
+    if isinstance(op, Conv2d):
+        return op.flops
     return gemm_flops(op) if isinstance(op, Gemm) else attention_flops(op)
 
 
-def compulsory_bytes(op: Attention | Gemm) -> int:
+def compulsory_bytes(op: Attention | Gemm | Conv2d) -> int:
     """What any implementation of the operator must move: inputs read once, the result written once."""
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
 
+    if isinstance(op, Conv2d):
+        return conv2d_bytes(op)
     return gemm_bytes(op) if isinstance(op, Gemm) else fused_bytes(op)

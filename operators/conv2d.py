@@ -206,7 +206,7 @@ class Conv2dTiles:
     atom: Annotated[MFMAAtom, Knob("tile", "MFMA shape, or an instruction", ("32x32", "16x16"))]
     replicate_h: Annotated[int, Knob("tile", "rows of taps that become channels")] = 1
     replicate_w: Annotated[int, Knob("tile", "columns of taps that become channels")] = 1
-    pad: Annotated[int, Knob("LDS", "elements between the pixels of the patch", least=0)] = 0
+    gap: Annotated[int, Knob("LDS", "elements between the pixels of the patch", least=0)] = 0
     pitch: Annotated[int, Knob("LDS", "pixels from a row of the patch to the next")] = 1
     image: Annotated[int, Knob("LDS", "pixels from an image of the patch to the next")] = 1
     read_x: Annotated[int, Knob("global reads", "elements of a read of X")] = 1

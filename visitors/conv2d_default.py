@@ -263,7 +263,7 @@ def _tiles(
         "atom": atom,
         "replicate_h": factors[0],
         "replicate_w": factors[1],
-        "pad": pad_bytes // elem_bytes,
+        "gap": pad_bytes // elem_bytes,
         "pitch": pitch,
         "image": image,
         "read_x": gcd(op.channels, vec) if last and not replicated else 1,
@@ -354,7 +354,7 @@ def _result(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> Derivatio
         CONV2D.lds(
             places=places,
             t_IC=tiles.tile_ic,
-            pad=tiles.pad,
+            pad=tiles.gap,
             t_OC=tiles.tile_oc,
             slices=shape.slices,
             elem_bytes=shape.elem_bytes,

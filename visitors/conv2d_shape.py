@@ -86,7 +86,7 @@ class Conv2dShape:
     def patch(self) -> Patch:
         tiles = self.tiles
         tile = (tiles.tile_n, tiles.tile_h, tiles.tile_w)
-        sizes = (tiles.tile_ic * self.elem_bytes, tiles.pad * self.elem_bytes, tiles.pitch, tiles.image)
+        sizes = (tiles.tile_ic * self.elem_bytes, tiles.gap * self.elem_bytes, tiles.pitch, tiles.image)
         return patch_of(self.taps, tile, *sizes)
 
     @property

@@ -143,28 +143,32 @@ def loads(self, tile):
 '''
 
 _REPLICATED_UNITS = """
-n_inside = (tile.n + n < N)@gap@
-self.units.append((pixel, place, chunk, n * fx.Int32(x_n), first_h + h, first_w + w, n_inside))
+exists = (tile.n + n < N)@gap@
+h = exists.select(first_h + h, fx.Int32(-OUT_OF_RANGE // 2))
+self.units.append((pixel, place, chunk, n * fx.Int32(x_n), h, first_w + w))
 """
 
 _REPLICATED_LOADS = '''
 def loads(self, tile):
     """This thread's chunks of a tile of channels: those of ONE channels of each of the pixel's neighbours."""
     source = resource(self.address, fx.Int32(OFFSET_LIMIT))
-    out = []
-    for _, _, chunk, image, h, w, n_inside in self.units:
-        places = []
-        for e in range(VEC):
-            channel = tile * TILE_IC + chunk * VEC + e
-            neighbour, one = channel // ONE, channel % ONE
-            down, right = neighbour // REPLICATE_W * ONE_DILATION_H, neighbour % REPLICATE_W * ONE_DILATION_W
-            inside = n_inside & (channel < self.C) & (fx.Int32(0) <= h + down) & (h + down < self.IH)
-            inside = inside & (fx.Int32(0) <= w + right) & (w + right < self.IW)
-            offset = image + (h - self.first_h + down) * self.x_h + (w - self.first_w + right) * self.x_w
-            offset = (offset + one * self.x_c) * ELEM_BYTES
-            places.append((inside.select(offset, fx.Int32(OUT_OF_RANGE)), 0))
-        out.append((LOAD, VEC, lambda p=places: load_chunk(source, p, 1)))
-    return out
+    return [(LOAD, VEC, lambda u=u: load_chunk(source, self.neighbours(u, tile), 1)) for u in self.units]
+
+def neighbours(self, unit, tile):
+    """Offsets of the elements of a chunk."""
+    _, _, chunk, image, h, w = unit
+    places = []
+    for e in range(VEC):
+        channel = tile * TILE_IC + chunk * VEC + e
+        neighbour, one = channel // ONE, channel % ONE
+        down, right = neighbour // REPLICATE_W * ONE_DILATION_H, neighbour % REPLICATE_W * ONE_DILATION_W
+        row, col = h + down, w + right
+        outside = row | (self.IH - 1 - row) | col | (self.IW - 1 - col)  # negative where one of them is
+        outside = outside | (REPLICATE_H * REPLICATE_W * ONE - 1 - channel)
+        offset = image + (h - self.first_h + down) * self.x_h + (w - self.first_w + right) * self.x_w
+        offset = (offset + one * self.x_c) * ELEM_BYTES
+        places.append(((outside < 0).select(fx.Int32(OUT_OF_RANGE), offset), 0))
+    return places
 '''
 
 _FILTER = '''

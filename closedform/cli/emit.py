@@ -12,6 +12,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -25,6 +28,7 @@ from .output import notice, print_json
 if TYPE_CHECKING:
     from closedform.hw.descriptor import HardwareDescriptor
     from closedform.operators.attention import Attention
+    from closedform.operators.conv2d import Conv2d
     from closedform.operators.gemm import Gemm
 
 __all__ = ["emit"]
@@ -121,8 +125,36 @@ def gemm(
     write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
 
 
+@emit.command()
+@conv2d_options
+@conv2d_override_options
+@common_options
+@file_options
+@explain_option
+def conv2d(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    explain: bool,
+    out: Path,
+    isa: bool,
+    compile_: bool | None,
+    **values: Any,
+) -> None:
+    """Write a direct 2D convolution: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
+
+    \b
+    Example:
+      closedform emit conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
+    """
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
+    write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
+
+
 def write(
-    op: Attention | Gemm,
+    op: Attention | Gemm | Conv2d,
     hw: HardwareDescriptor,
     overrides: dict[str, Any],
     as_json: bool,
