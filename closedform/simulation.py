@@ -28,7 +28,7 @@ __all__ = ["How", "Simulation", "compiled_kernel", "estimated_seconds", "simulat
 #: GFLOP of attention that one core simulates in a second, sanitizers on: 0.3 to 0.9 were measured over types and
 #: targets, and a tenth of that where every multiply-add is an instruction of its own. Only for the warning.
 ATTENTION_GFLOPS = {"chained": 0.5, "lds": 0.5, "fma": 0.05}
-#: The same of GEMM.
+#: The same of GEMM and convolution.
 GEMM_GFLOPS = 0.5
 #: The same of softmax, by its operations.
 SOFTMAX_GFLOPS = 0.05
@@ -111,7 +111,7 @@ def _finite(value: float) -> float | None:
 
 def estimated_seconds(op: Operator) -> float:
     """Seconds that simulating every workgroup takes, by the operator's operations; the order of magnitude."""
-    rates = {"gemm": GEMM_GFLOPS, "softmax": SOFTMAX_GFLOPS}
+    rates = {"gemm": GEMM_GFLOPS, "conv2d": GEMM_GFLOPS, "softmax": SOFTMAX_GFLOPS}
     rate = rates[op.name] if op.name in rates else ATTENTION_GFLOPS[getattr(op, "variant", "chained")]
     return flops(op) / (rate * 1e9)
 
@@ -149,11 +149,17 @@ def simulate_derivation(
 def _simulator(op: Any) -> Callable[..., Executed]:
     """What executes the operator's launches."""
     from .simulate_attention import simulate_attention
+    from .simulate_conv2d import simulate_conv2d
     from .simulate_gemm import simulate_gemm
     from .simulate_softmax import simulate_softmax
 
     by_name: dict[str, Callable[..., Executed]]
-    by_name = {"attention": simulate_attention, "gemm": simulate_gemm, "softmax": simulate_softmax}
+    by_name = {
+        "attention": simulate_attention,
+        "gemm": simulate_gemm,
+        "conv2d": simulate_conv2d,
+        "softmax": simulate_softmax,
+    }
     return by_name[op.name]
 
 

@@ -50,7 +50,8 @@ class Conv2d:
     The filter is stored [OC, IC / groups, KH, KW], with NHWC [OC, KH, KW, IC / groups]. `stride` and `dilation` are
     one number or (rows, columns); `pad` counts zeros, one number, (rows, columns) or (top, bottom, left, right).
     `bias` adds a vector of f32 along the output channels, `out_dtype` is the type of Y, the dtype where empty. Sums are
-    f32. N, the image, the channels, pads and strides in memory are run-time arguments of the emitted kernel.
+    f32. A `prepacked` filter lies in memory as a lane's fragments (conv2d_pack), packed from what the layout says. N,
+    the image, the channels, pads and strides in memory are run-time arguments of the emitted kernel.
 
     Raises BadInput for an extent below 1, an unknown name, groups that do not divide the channels, or a kernel that
     is larger than the padded image, which leaves no output.
@@ -72,6 +73,7 @@ class Conv2d:
     out_dtype: str = ""
     bias: bool = False
     activation: str = "none"
+    prepacked: bool = False
 
     name: ClassVar[str] = "conv2d"
 
@@ -91,8 +93,9 @@ class Conv2d:
             value = getattr(self, name)
             if value not in known:
                 raise BadInput(f"{name}={value!r} is not offered for conv2d: {near_names(str(value), known)}")
-        if not isinstance(self.bias, bool):
-            raise BadInput(f"bias={self.bias!r} must be True or False")
+        for name in ("bias", "prepacked"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"{name}={getattr(self, name)!r} must be True or False")
         for name in ("IC", "OC"):
             if getattr(self, name) % self.groups:
                 raise BadInput(f"groups={self.groups} does not divide {name}={getattr(self, name)}")
@@ -203,7 +206,7 @@ class Conv2dTiles:
     atom: Annotated[MFMAAtom, Knob("tile", "MFMA shape, or an instruction", ("32x32", "16x16"))]
     replicate_h: Annotated[int, Knob("tile", "rows of taps that become channels")] = 1
     replicate_w: Annotated[int, Knob("tile", "columns of taps that become channels")] = 1
-    pad: Annotated[int, Knob("LDS", "elements between the pixels of the patch", least=0)] = 0
+    gap: Annotated[int, Knob("LDS", "elements between the pixels of the patch", least=0)] = 0
     pitch: Annotated[int, Knob("LDS", "pixels from a row of the patch to the next")] = 1
     image: Annotated[int, Knob("LDS", "pixels from an image of the patch to the next")] = 1
     read_x: Annotated[int, Knob("global reads", "elements of a read of X")] = 1

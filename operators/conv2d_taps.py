@@ -77,3 +77,10 @@ class Taps:
         padded[:, :height, :width] = w
         parts = padded.reshape(len(w), self.rows, tall, self.cols, wide, self.channels_of_one)
         return parts.transpose(0, 1, 3, 2, 4, 5).reshape(len(w), self.count, self.channels)
+
+    def unfiltered(self, filters: Array) -> Array:
+        """The filter [OC, KH, KW, C] that `filters` made [OC, taps, channels] of."""
+        (height, width), (tall, wide) = self.kernel, self.factors
+        parts = filters.reshape(-1, self.rows, self.cols, tall, wide, self.channels_of_one).transpose(0, 1, 3, 2, 4, 5)
+        whole = parts.reshape(-1, self.rows * tall, self.cols * wide, self.channels_of_one)
+        return whole[:, :height, :width]

@@ -263,11 +263,11 @@ def _tiles(
         "atom": atom,
         "replicate_h": factors[0],
         "replicate_w": factors[1],
-        "pad": pad_bytes // elem_bytes,
+        "gap": pad_bytes // elem_bytes,
         "pitch": pitch,
         "image": image,
         "read_x": gcd(op.channels, vec) if last and not replicated else 1,
-        "read_w": gcd(taps.channels, vec) if last or replicated else 1,
+        "read_w": vec if op.prepacked else gcd(taps.channels, vec) if last or replicated else 1,
         "store": gcd(op.filters, run) if last else 1,
     }
     return Conv2dTiles(**{**derived, **given})
@@ -281,9 +281,14 @@ def _clocks(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> float:
     shape = Conv2dShape(op, tiles, hw)
     taps, row_bytes = shape.taps, tiles.tile_ic * shape.elem_bytes
     matrix = 2 * tiles.pixels * tiles.tile_oc * tiles.tile_ic / tiles.atom.flops_per_clk_cu
-    passed = (tiles.pixels * tiles.wave_oc + tiles.tile_oc * (tiles.wave_px + 1)) * row_bytes
+    passed, l1 = tiles.pixels * tiles.wave_oc * row_bytes, 0.0
+    if op.prepacked:
+        l1 = shape.filter_bytes * tiles.wave_px / hw.l1_bytes_per_clk
+    else:
+        passed += tiles.tile_oc * (tiles.wave_px + 1) * row_bytes
     l2 = shape.filter_bytes / l2_bytes_per_clk(hw)
-    tap = max(matrix, passed / hw.lds_read_bytes_per_clk, l2, TILE_CLOCKS / tiles.waves_per_simd) + EXPOSED * l2
+    least = TILE_CLOCKS / tiles.waves_per_simd
+    tap = max(matrix, passed / hw.lds_read_bytes_per_clk, l1, l2, least) + EXPOSED * l2
     patch = shape.patch.pixels * row_bytes
     if op.layout == "NCHW":
         patch *= max(1, SEGMENT_BYTES // (shape.patch.cols.extent * shape.elem_bytes))
@@ -346,7 +351,14 @@ def _result(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> Derivatio
         pixels,
         halo,
         CONV2D.tile_ic(row_bytes=tiles.tile_ic * shape.elem_bytes, elem_bytes=shape.elem_bytes),
-        CONV2D.lds(places=places, t_IC=tiles.tile_ic, pad=tiles.pad, t_OC=tiles.tile_oc, elem_bytes=shape.elem_bytes),
+        CONV2D.lds(
+            places=places,
+            t_IC=tiles.tile_ic,
+            pad=tiles.gap,
+            t_OC=tiles.tile_oc,
+            slices=shape.slices,
+            elem_bytes=shape.elem_bytes,
+        ),
         intensity,
         blocks,
         rounds,

@@ -42,10 +42,10 @@ class CONV2D:
     )
     lds = Formula(
         "LDS",
-        "the patch with its pads, and the filter's slices of two taps",
+        "the patch with its pads, and the filter's slices of two taps; none of a packed filter",
         "bytes",
         OWN,
-        lambda places, t_IC, pad, t_OC, elem_bytes: (places * (t_IC + pad) + 2 * t_OC * t_IC) * elem_bytes,
+        lambda places, t_IC, pad, t_OC, slices, elem_bytes: (places * (t_IC + pad) + slices * t_OC * t_IC) * elem_bytes,
     )
     accumulators = Formula(
         "D",

@@ -17,8 +17,9 @@ __all__ = ["live_set"]
 
 #: Thread ids, coordinates, loop control.
 CONTROL = 10
-#: Registers of a chunk of replicated channels: pixel, row, column, image, place.
-REPLICATED = 5
+#: Half registers of an element of replicated channels whose tap changes from tile to tile: its row, column, channel.
+#: On a split file the compiler finds them again instead.
+CHANGING = 7
 #: ArchVGPRs through which accumulators of a file of their own pass.
 PASSING = 4
 GAPS = 3
@@ -32,7 +33,7 @@ def live_set(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
     loop = _with_gaps(shape, _loop(shape))
     if shape.hw.vgpr_unified:
         return loop
-    return max(loop, _with_gaps(shape, _epilogue(shape)), key=lambda items: sum(item.registers for item in items))
+    return max(loop, _epilogue(shape), key=lambda items: sum(item.registers for item in items))
 
 
 def _reads_ahead(shape: Conv2dShape) -> int:
@@ -41,20 +42,28 @@ def _reads_ahead(shape: Conv2dShape) -> int:
 
 
 def _offsets(shape: Conv2dShape, units: int) -> int:
-    """Registers of chunks on their way: a place in LDS, and an offset for every run of channels that exist together."""
-    return units * (1 + shape.vec // shape.channel_step)
+    """Registers of chunks on their way: a place in LDS, and offsets for the runs of channels that exist together, three
+    of four of which are kept.
+    """
+    runs = shape.vec // shape.channel_step
+    return units * (1 + (3 * runs + 3) // 4)
 
 
 def _loop(shape: Conv2dShape) -> list[RegisterItem]:
     x, w = shape.loads_x, shape.loads_w
     offsets_x = _offsets(shape, x.units_a_thread) + (0 if shape.by_chunk else x.units_a_thread)
     if shape.replicated:
-        offsets_x = REPLICATED * x.units_a_thread + 2
+        offsets_x = x.units_a_thread + 2
+        if shape.hw.vgpr_unified and shape.taps.channels > shape.tiles.tile_ic:
+            offsets_x += x.units_a_thread * shape.vec * CHANGING // 2
     return [
         RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
         RegisterItem("fragments", shape.fragments, "arch", "LDS reads that the MFMAs of this step take"),
         RegisterItem("reads ahead", _reads_ahead(shape), "arch", "next step, read under these MFMAs"),
         RegisterItem("patch under way", x.staged, "arch", "next tile of channels, loaded under all taps"),
+        RegisterItem(
+            "packed", 4 * shape.chunks_packed, "arch", "packed filter of a tap, replaced in place by the next"
+        ),
         RegisterItem("filter under way", w.staged, "arch", "slice of the tap after the next one"),
         RegisterItem("offsets of X", offsets_x, "arch", "byte offsets and LDS place of every chunk"),
         RegisterItem("offsets of the filter", _offsets(shape, w.units_a_thread), "arch", "the same of its chunks"),
@@ -63,12 +72,12 @@ def _loop(shape: Conv2dShape) -> list[RegisterItem]:
     ]
 
 
-def _epilogue(shape: Conv2dShape) -> list[RegisterItem]:
-    return [
+def _epilogue(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
+    return (
         RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
         RegisterItem("values", shape.accumulators, "arch", "the same on their way to memory, all at once"),
         RegisterItem("control", CONTROL, "arch", "coordinates of the outputs"),
-    ]
+    )
 
 
 def _with_gaps(shape: Conv2dShape, items: list[RegisterItem]) -> tuple[RegisterItem, ...]:

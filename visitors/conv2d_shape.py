@@ -10,6 +10,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.operators.conv2d import Conv2d, Conv2dTiles
 from closedform.operators.conv2d_layout import Patch, patch_of, writers
+from closedform.operators.conv2d_pack import FilterLayout, filter_layout
 from closedform.operators.conv2d_taps import Taps
 from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
 
@@ -85,7 +86,7 @@ class Conv2dShape:
     def patch(self) -> Patch:
         tiles = self.tiles
         tile = (tiles.tile_n, tiles.tile_h, tiles.tile_w)
-        sizes = (tiles.tile_ic * self.elem_bytes, tiles.pad * self.elem_bytes, tiles.pitch, tiles.image)
+        sizes = (tiles.tile_ic * self.elem_bytes, tiles.gap * self.elem_bytes, tiles.pitch, tiles.image)
         return patch_of(self.taps, tile, *sizes)
 
     @property
@@ -117,7 +118,7 @@ class Conv2dShape:
 
     @property
     def loads_w(self) -> Loads:
-        units = self.tiles.tile_oc * self.layout.chunks
+        units = 0 if self.op.prepacked else self.tiles.tile_oc * self.layout.chunks
         return Loads(units, self.threads, self.vec, self.tiles.read_w, self.elem_bytes)
 
     @property
@@ -137,8 +138,23 @@ class Conv2dShape:
 
     @property
     def lds_bytes(self) -> int:
-        """The patch, and the slices of two taps: one is read while the next one is written."""
-        return self.patch_bytes + 2 * self.filter_bytes
+        """The patch, and the slices of two taps: one is read while the next one is written; none of a packed filter."""
+        return self.patch_bytes + self.slices * self.filter_bytes
+
+    @property
+    def slices(self) -> int:
+        """Slices of the filter in LDS."""
+        return 0 if self.op.prepacked else 2
+
+    @property
+    def chunks_packed(self) -> int:
+        """Chunks of a tap that a lane holds of a packed filter."""
+        return self.layout.steps * self.layout.reads * self.atoms_oc if self.op.prepacked else 0
+
+    @cached_property
+    def packed(self) -> FilterLayout:
+        """How a packed filter lies."""
+        return filter_layout(self.layout, self.taps, self.tiles.tile_oc)
 
     @property
     def accumulators(self) -> int:
@@ -148,7 +164,7 @@ class Conv2dShape:
     @property
     def fragments(self) -> int:
         """Registers of the LDS reads of one step."""
-        return 4 * self.layout.reads * (self.atoms_oc + self.atoms_px)
+        return 4 * self.layout.reads * (self.atoms_px + (0 if self.op.prepacked else self.atoms_oc))
 
     @property
     def unrolled(self) -> bool:
@@ -161,6 +177,8 @@ class Conv2dShape:
     @cached_property
     def filter_places(self) -> int:
         """Different XORs of a chunk's place in the filter's image: registers of addresses."""
+        if self.op.prepacked:
+            return 1
         layout, tiles = self.layout, self.tiles
         rows = [
             t * self.atom.m // layout.span * tiles.wave_oc * layout.span + t * self.atom.m % layout.span

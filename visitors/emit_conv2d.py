@@ -41,12 +41,12 @@ class Conv2dEmit(Visitor):
         return (
             join(
                 self._header(),
-                fill(piece(IMPORTS), {"named": "", "llvm": ""}),
+                fill(piece(IMPORTS), {"named": "from typing import NamedTuple" if op.prepacked else "", "llvm": ""}),
                 self._constants(),
                 piece(CEIL_DIV),
                 patch_text.place(shape),
                 self.visit(node.interior()[0]),
-                conv_text.kernel(shape.channels_last, op.bias, shape.unrolled),
+                conv_text.kernel(shape.channels_last, op.bias, shape.unrolled, op.prepacked),
                 host_text.host(op, shape),
             )
             + "\n"
@@ -57,9 +57,11 @@ class Conv2dEmit(Visitor):
         narrow = shape.loads_x.narrow or shape.loads_w.narrow
         guarded = not (shape.loads_x.divides and shape.loads_w.divides)
         return join(
-            operand_text.resources(narrow, guarded, True, False, (False, False), False, strided=False),
-            column_order(shape.layout, "forward"),
-            operand_text.operand(False, False, False),
+            operand_text.resources(
+                narrow, guarded, not shape.op.prepacked, False, (False, False), False, strided=False
+            ),
+            column_order(shape.layout, "packed" if shape.op.prepacked else "forward"),
+            "" if shape.op.prepacked else operand_text.operand(False, False, False),
             patch_text.patch_class(shape),
             patch_text.filter_class(shape),
             self.visit(node.interior()[0]),
@@ -70,11 +72,11 @@ class Conv2dEmit(Visitor):
         return join(
             self.visit(node.interior()[0]),
             loop_text.carried("0.0"),
-            loop_text.order(True, "", False),
+            loop_text.order(True, "B" if op.prepacked else "", False),
             epilogue_text.conversions(
                 False, "none", op.activation, op.result, "f32", shape.out_bytes, tiles.store, tiled=False
             ),
-            conv_text.block_class(shape.channels_last, shape.unrolled),
+            conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked),
             conv_text.output(op.bias, op.activation),
         )
 
@@ -120,10 +122,34 @@ class Conv2dEmit(Visitor):
         ]
         return docstring(f"Direct 2D convolution Y = {formula} for {hw.gfx}.", facts)
 
+    def _filter_constants(self) -> list[tuple[str, Any, str]]:
+        """Where the filter passes through, LDS or packed to registers, and what of it and of X is under way."""
+        shape, staged = self.shape, self.shape.loads_x.units_a_thread
+        if shape.op.prepacked:
+            return [
+                ("FRAGMENTS", "READS * A_ATOMS", "chunks that a step reads"),
+                ("PATCH_WORDS", shape.patch_bytes // 4, ""),
+                ("ATOM_BYTES, SLICE_BYTES", "STEPS * READS * 1024, TILE_OC * TILE_IC * ELEM_BYTES", "of the filter"),
+                ("PATCH_STAGED", staged, "chunks of X that a thread keeps under way"),
+                ("FILTER_STAGED", "STEPS * READS * B_ATOMS", "chunks of the filter that a lane holds"),
+            ]
+        swizzle = shape.layout.swizzle
+        shifts = f"{swizzle.first}, {swizzle.second}, {swizzle.mask}"
+        return [
+            ("FRAGMENTS", "READS * (A_ATOMS + B_ATOMS)", "chunks that a step reads"),
+            ("SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK", shifts, "XOR of chunk and row of the filter"),
+            ("PATCH_WORDS, FILTER_WORDS", f"{shape.patch_bytes // 4}, TILE_OC * ROW_WORDS", ""),
+            (
+                "PATCH_STAGED, FILTER_STAGED",
+                f"{staged}, {shape.loads_w.units_a_thread}",
+                "chunks under way of a thread",
+            ),
+        ]
+
     def _constants(self) -> str:
         shape = self.shape
         op, tiles, layout, hw, patch, taps = shape.op, shape.tiles, shape.layout, shape.hw, shape.patch, shape.taps
-        swizzle, out = layout.swizzle, op.result
+        out = op.result
         last = op.layout == "NHWC"
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{hw.gfx}"', ""),
@@ -146,12 +172,6 @@ class Conv2dEmit(Visitor):
             ("ROW_CHUNKS, ROW_WORDS", f"{layout.chunks}, {layout.row_bytes // 4}", "of an image row of the filter"),
             ("STEPS, READS, MFMAS", f"{layout.steps}, {layout.reads}, {layout.mfmas}", "of a tap, operand, chunk"),
             ("MFMA_WORDS", shape.mfma_words, "of an MFMA operand"),
-            ("FRAGMENTS", "READS * (A_ATOMS + B_ATOMS)", "chunks that a step reads"),
-            (
-                "SWIZZLE_FIRST, SWIZZLE_SECOND, SWIZZLE_MASK",
-                f"{swizzle.first}, {swizzle.second}, {swizzle.mask}",
-                "XOR of chunk and row of the filter",
-            ),
             ("COLUMN_RUN, COLUMN_SPAN", f"{layout.run}, {layout.span}", "channels of a lane in a row, of its groups"),
             ("SPAN_ATOMS", "COLUMN_SPAN // ATOM_MN", "atoms whose channels are stored together"),
             ("TAP_COLS, TAPS", f"{taps.cols}, {taps.count}", ""),
@@ -162,12 +182,7 @@ class Conv2dEmit(Visitor):
             ("PATCH_ROWS, PATCH_COLS", "ROW_PHASES * ROW_SPAN, COL_PHASES * COL_SPAN", ""),
             ("ROW_PIXELS, PIXELS", f"{patch.row_pixels}, {patch.pixels}", "that are written: of a row, of the patch"),
             ("PIXEL_WORDS, PITCH, IMAGE", f"{patch.pixel_bytes // 4}, {patch.pitch}, {patch.image}", "in LDS"),
-            ("PATCH_WORDS, FILTER_WORDS", f"{shape.patch_bytes // 4}, TILE_OC * ROW_WORDS", ""),
-            (
-                "PATCH_STAGED, FILTER_STAGED",
-                f"{shape.loads_x.units_a_thread}, {shape.loads_w.units_a_thread}",
-                "chunks that a thread keeps under way",
-            ),
+            *self._filter_constants(),
             ("X_READ, W_READ, STORE", f"{tiles.read_x}, {tiles.read_w}, {tiles.store}", "elements of an access"),
             ("CHANNELS", shape.channel_step, "that exist or do not together"),
         ]
@@ -204,6 +219,7 @@ def conv2d_name(op: Conv2d, tiles: Conv2dTiles) -> list[str]:
     if (tiles.replicate_h, tiles.replicate_w) != (1, 1):
         parts.append(f"c{op.channels}r{tiles.replicate_h}x{tiles.replicate_w}")
     parts += [op.result] if op.result != op.dtype else []
+    parts += ["packed"] if op.prepacked else []
     parts += ["bias"] if op.bias else []
     parts += [op.activation] if op.activation != "none" else []
     return parts

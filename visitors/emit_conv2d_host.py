@@ -13,7 +13,7 @@ _RUN = '''
 def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=None):
     """Y = @formula@ on the GPU.
 
-    x @x_shape@ and w @w_shape@ of TORCH_DTYPE@more@.
+    x @x_shape@ and w @w_shape@@packs@ of TORCH_DTYPE@more@.
     pad: zeros above, below, left and right of the image. Returns `out` @y_shape@ of TORCH_OUT, allocated when None; an
     empty one takes no launch. Raises ValueError on anything else.
     """
@@ -31,14 +31,14 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
     strides = (*image_strides(x), *image_strides(target))
     check_offsets(x, target, w)
     stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
-    tensors = [pointer(t) for t in (x, w, target@bias_tensor@)]
+    tensors = [pointer(t) for t in (x, @w@, target@bias_tensor@)]
     launch(*tensors, *sizes, *strides, *grids_of(N, OH, OW, OC // groups, groups), fx.Stream(stream))
     return out if target is out else out.copy_(target)
 
 
 def problem(x, w, pad, groups):
     """(N, IC, IH, IW, OC, OH, OW) of an image and a filter as stored."""
-    if x.dim() != 4 or w.dim() != 4 or x.dtype != TORCH_DTYPE or w.dtype != TORCH_DTYPE:
+    if x.dim() != 4 or len(w.shape) != 4 or x.dtype != TORCH_DTYPE or @w@.dtype != TORCH_DTYPE:
         raise ValueError(f"x and w must be 4-D {TORCH_DTYPE} tensors, not {tuple(x.shape)} {x.dtype}, {tuple(w.shape)}")
     N, IC, IH, IW = (x.shape[axis] for axis in AXES)
     OC, C, KH, KW = (w.shape[axis] for axis in AXES)
@@ -71,7 +71,7 @@ def check_offsets(x, y, w):
     reach_x = (TILE_N - 1) * n + ROW_REACH * h + COL_REACH * w_ + TILE_IC * c
     n, h, w_, c = (y.stride(axis) for axis in (AXES[0], AXES[2], AXES[3], AXES[1]))
     reach_y = (TILE_N - 1) * n + TILE_H * h + TILE_W * w_ + TILE_OC * c
-    if max(reach_x * ELEM_BYTES, reach_y * OUT_BYTES, TILE_OC * w.numel() // w.shape[0] * ELEM_BYTES) > OFFSET_LIMIT:
+    if max(reach_x * ELEM_BYTES, reach_y * OUT_BYTES, TILE_OC * @w@.numel() // w.shape[0] * ELEM_BYTES) > OFFSET_LIMIT:
         raise ValueError(f"a tile of {tuple(x.shape)} does not lie within 2 GiB")
 
 
@@ -81,7 +81,7 @@ def pointer(t):
 '''
 
 _REPLICATED = '''
-def replicated(w):
+def by_taps(w):
     """The filter [OC, taps, channels] where taps have become channels: zeros past the last tap."""
     w = w.permute(AXES[0], AXES[2], AXES[3], AXES[1])
     OC, KH, KW, C = w.shape
@@ -90,6 +90,59 @@ def replicated(w):
     w = w.reshape(OC, rows, REPLICATE_H, cols, REPLICATE_W, C).permute(0, 1, 3, 2, 4, 5)
     return w.reshape(OC, rows * cols, REPLICATE_H * REPLICATE_W * C).contiguous()
 '''
+
+_PLAIN = '''
+def by_taps(w):
+    """The filter [OC, taps, channels]."""
+    w = w.permute(AXES[0], AXES[2], AXES[3], AXES[1])
+    return w.reshape(w.shape[0], TAPS, w.shape[3])
+'''
+
+_PACKED = '''
+class PackedFilter(NamedTuple):
+    """A filter in the order of its fragments: data [groups, tiles of filters, tiles of channels, taps, atoms, reads,
+    lanes, VEC], zeros past filters and channels; shape: as stored.
+    """
+
+    data: torch.Tensor
+    shape: tuple
+
+
+def pack_w(w, groups=GROUPS_OF_CHANNELS):
+    """w @w_shape@ as run() takes it: by tiles and taps, inside of them as lanes read it."""
+    shape, w = tuple(w.shape), by_taps(w)
+    OC, _, C = w.shape
+    tiles_oc, tiles_ic = ceil_div(OC // groups, TILE_OC), ceil_div(C, TILE_IC)
+    padded = w.new_zeros(groups, tiles_oc * TILE_OC, TAPS, tiles_ic * TILE_IC)
+    padded[:, : OC // groups, :, :C] = w.reshape(groups, OC // groups, TAPS, C)
+    image = padded[:, row_column(torch.arange(tiles_oc * TILE_OC, device=w.device))]
+    sizes = (TILE_OC // ATOM_MN, ATOM_MN, TAPS, tiles_ic, STEPS * READS, GROUPS, VEC)
+    parts = image.view(groups, tiles_oc, *sizes).permute(0, 1, 5, 4, 2, 6, 7, 3, 8)
+    return PackedFilter(parts.reshape(*parts.shape[:6], GROUPS * ATOM_MN, VEC).contiguous(), shape)
+
+
+def unpack_w(packed, groups=GROUPS_OF_CHANNELS):
+    """The filter @w_shape@ that pack_w() made `packed` of."""
+    OC, C, KH, KW = (packed.shape[axis] for axis in AXES)
+    _, tiles_oc, tiles_ic, _, atoms, reads, _, _ = packed.data.shape
+    parts = packed.data.view(groups, tiles_oc, tiles_ic, TAPS, atoms, reads, GROUPS, ATOM_MN, VEC)
+    image = parts.permute(0, 1, 4, 7, 3, 2, 5, 6, 8).reshape(groups, tiles_oc * TILE_OC, TAPS, tiles_ic * TILE_IC)
+    padded = torch.empty_like(image)
+    padded[:, row_column(torch.arange(tiles_oc * TILE_OC))] = image
+    @unpacked@
+    return w@back@.contiguous()
+'''
+
+_UNPACKED = """
+w = padded[:, : OC // groups, :, :C].reshape(OC, KH, KW, C)
+"""
+
+_UNPACKED_REPLICATED = """
+w = padded[:, : OC // groups, :, : REPLICATE_H * REPLICATE_W * C]
+rows, cols = ceil_div(KH, REPLICATE_H), ceil_div(KW, REPLICATE_W)
+w = w.reshape(OC, rows, cols, REPLICATE_H, REPLICATE_W, C).permute(0, 1, 3, 2, 4, 5)
+w = w.reshape(OC, rows * REPLICATE_H, cols * REPLICATE_W, C)[:, :KH, :KW]
+"""
 
 _REFERENCE = '''
 def reference(x, w, @parameters@pad=PAD, groups=GROUPS_OF_CHANNELS):
@@ -124,7 +177,8 @@ def main():
         print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
         return 3
     inputs = example("cuda")
-    out = run(*inputs)
+    given = @given@
+    out = run(*given)
     want = reference(*inputs).to(TORCH_OUT).double()
     error = (out.double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
     print(f"max error relative to the largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
@@ -132,7 +186,7 @@ def main():
     times = []
     for _ in range(25):
         begin.record()
-        run(*inputs, out=out)
+        run(*given, out=out)
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
@@ -156,7 +210,8 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         limit = "" if op.activation == "relu" else ".masked_fill(y == -math.inf, 0.0)  # the limit, not inf / inf"
         finish.append(f"y = torch.nn.functional.{functional[op.activation]}{limit}")
     formula = "W * X" + (" + bias" if op.bias else "")
-    filters = ["w = replicated(w)"] if replicated else ["w = w.contiguous()"]
+    packed = op.prepacked
+    filters = [] if packed else ["w = by_taps(w)"] if replicated else ["w = w.contiguous()"]
     if op.bias:
         filters.append("bias = bias.float().contiguous()")
     exact, number = ("C != ONE", "{ONE}") if replicated else ("C % CHANNELS", "multiples of {CHANNELS}")
@@ -168,6 +223,11 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         "w_shape": "[OC, KH, KW, IC / groups]" if last else "[OC, IC / groups, KH, KW]",
         "y_shape": "[N, OH, OW, OC]" if last else "[N, OC, OH, OW]",
         "y_sizes": "(N, OH, OW, OC)" if last else "(N, OC, OH, OW)",
+        "w": "w.data" if packed else "w",
+        "packs": " from pack_w()" if packed else "",
+        "given": "[inputs[0], pack_w(inputs[1]), *inputs[2:]]" if packed else "inputs",
+        "unpacked": piece(_UNPACKED_REPLICATED if replicated else _UNPACKED),
+        "back": "" if last else ".permute(0, 3, 1, 2)",
         "more": ", bias [OC]" if op.bias else "",
         "filter": "\n".join(filters),
         "channels": "REPLICATE_H * REPLICATE_W * ONE" if replicated else "IC // groups",
@@ -190,5 +250,6 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         "scalars": str(scalars),
     }
     values |= {name: str(getattr(op, name)) for name in ("N", "IC", "IH", "IW", "OC")}
-    parts = [fill(piece(_RUN), values), piece(_REPLICATED) if replicated else ""]
+    parts = [fill(piece(_RUN), values), piece(_REPLICATED) if replicated else piece(_PLAIN) if packed else ""]
+    parts += [fill(piece(_PACKED), values)] if packed else []
     return join(*parts, fill(piece(_REFERENCE), values))

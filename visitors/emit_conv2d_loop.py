@@ -8,7 +8,7 @@ __all__ = ["block_class", "kernel", "output"]
 
 _BLOCK = '''
 class Block:
-    """One workgroup as one of its waves sees it: the patch of X, two slices of the filter, the sums."""
+    """One workgroup as one of its waves sees it: the patch of X, the filter, the sums."""
 
     def __init__(self, lds, X, W, tile, N, IH, IW, C, OC, pad_h, pad_w, @x_strides@):
         self.thread = fx.Int32(gpu.thread_idx.x)
@@ -16,10 +16,16 @@ class Block:
         wave_px, wave_oc = wave // WAVES_OC, wave % WAVES_OC
         place = (N, IH, IW, C, pad_h, pad_w, @x_given@)
         self.patch = Patch(lds, X, tile, *place, self.thread, wave_px, lane)
-        self.filter = Filter(lds, PATCH_WORDS, TILE_OC, COLUMN_SPAN, WAVES_OC, wave_oc, lane)
-        first = tile.group * OC + tile.oc
-        self.filter.source_of(W, first, tile.filters, C, self.thread)
+        @filter@
 
+    @pipeline@
+@taps@
+
+
+@split@
+'''
+
+_PIPELINE = '''
     def reads(self, tap, buffer, step):
         """LDS reads of one step: a chunk of every atom's pixels and filters, for every read that an operand takes."""
         a, b, out = self.patch.tap_base(tap), self.filter.bases_of(buffer), []
@@ -91,13 +97,68 @@ class Block:
         rocdl.sched_barrier(0)
         loaded, patch = [*loaded, *results[: FILTER_STAGED - len(loaded)]], results[FILTER_STAGED - len(loaded) :]
         return [*patch, *loaded, *fragments, *acc]
-@taps@
+'''
 
-
+_SPLIT = '''
 def split_state(state):
     """Loop-carried values of the taps: the slice under way, the next fragments, the accumulators."""
     state = vectors(state)
     return state[:FILTER_STAGED], state[FILTER_STAGED : FILTER_STAGED + FRAGMENTS], state[FILTER_STAGED + FRAGMENTS :]
+'''
+
+_FILTER = """
+self.filter = Filter(lds, PATCH_WORDS, TILE_OC, COLUMN_SPAN, WAVES_OC, wave_oc, lane)
+first = tile.group * OC + tile.oc
+self.filter.source_of(W, first, tile.filters, C, self.thread)
+"""
+
+_PACKED_FILTER = "self.filter = Filter(W, tile, OC, C, wave_oc, lane)"
+
+_PACKED_PIPELINE = '''
+    def reads(self, tap, step):
+        """LDS reads of one step: a chunk of every atom's pixels, for every read that an operand takes."""
+        a, reads = self.patch.tap_base(tap), range(step * READS, (step + 1) * READS)
+        return [(READ, 1, lambda t=t, r=r: self.patch.fragment(a, t, r)) for r in reads for t in range(A_ATOMS)]
+
+    def prologue(self):
+        """The first patch in LDS and its filter in registers, the next patch under way, the first fragments."""
+        order, zero = Order(), fx.Int32(0)
+        patch, filters = order.do(self.patch.loads(zero)), in_order(self.filter.loads(zero, 0))
+        order.do(self.patch.writes(patch))
+        rocdl.sched_barrier(0)
+        patch = order.do(self.patch.loads(fx.Int32(1)))
+        gpu.barrier()
+        return [*patch, *filters, *order.do(self.reads(0, 0)), *zero_accumulators(A_ATOMS * B_ATOMS)]
+
+    def most_of(self, tile, tap, state):
+        """The MFMAs of one tap up to the last step; the next tap's filter takes the place of this one's."""
+        filters, fragments, acc = split_state(state)
+        after = tap + 1
+        order = Order(filters, self.filter.loads(tile + after // TAPS, after % TAPS))
+        for s in range(STEPS - 1):
+            acc, fragments = order.multiply(fragments, acc, self.reads(tap, s + 1))
+        return order, fragments, acc
+
+    def step(self, tile, tap, state):
+        """One tap; the first fragments of the next one are read under its last MFMAs. No wave waits for another."""
+        order, fragments, acc = self.most_of(tile, tap, state)
+        acc, fragments = order.multiply(fragments, acc, self.reads(tap + 1, 0))
+        order.keep()
+        rocdl.sched_barrier(0)
+        return [*order.packed, *fragments, *acc]
+
+    def last(self, tile, patch, state):
+        """The last tap of a tile of channels; under its last MFMAs the next patch takes the place of this one."""
+        order, fragments, acc = self.most_of(tile, TAPS - 1, state)
+        order.keep()
+        gpu.barrier()
+        acc, patch = order.multiply(fragments, acc, self.patch.writes(patch) + self.patch.loads(tile + 2), 0)
+        order.keep()
+        gpu.barrier()
+        acc, fragments = order.multiply(fragments, acc, self.reads(0, 0), 1)
+        order.keep()
+        rocdl.sched_barrier(0)
+        return [*patch, *order.packed, *fragments, *acc]
 '''
 
 _TAPS = '''
@@ -172,8 +233,8 @@ def bias_at(source, index):
 
 _KERNEL = '''
 def tile_memory():
-    """The patch and two slices of the filter in LDS."""
-    return fx.SharedAllocator().allocate(fx.Array[fx.Int32, PATCH_WORDS + 2 * FILTER_WORDS, 16]).peek().ptr
+    """The patch@slices@ in LDS."""
+    return fx.SharedAllocator().allocate(fx.Array[fx.Int32, PATCH_WORDS@words@, 16]).peek().ptr
 
 
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
@@ -237,15 +298,26 @@ def _values(channels_last: bool, bias: bool) -> dict[str, str]:
     }
 
 
-def block_class(channels_last: bool, unrolled: bool) -> str:
-    """The Block class with its pipeline; `unrolled`: the taps of a tile are written out."""
+def block_class(channels_last: bool, unrolled: bool, packed: bool) -> str:
+    """The Block class with its pipeline; `unrolled`: the taps of a tile are written out; `packed`: the filter is."""
     taps = _TAPS.rstrip("\n") if unrolled else ""
-    return fill(piece(_BLOCK).replace("\n@taps@", taps), _values(channels_last, False))
+    values = {
+        **_values(channels_last, False),
+        "filter": _PACKED_FILTER if packed else piece(_FILTER),
+        "pipeline": piece(_PACKED_PIPELINE if packed else _PIPELINE),
+        "split": piece(_SPLIT),
+    }
+    return fill(piece(_BLOCK).replace("\n@taps@", taps), values)
 
 
-def kernel(channels_last: bool, bias: bool, unrolled: bool) -> str:
+def kernel(channels_last: bool, bias: bool, unrolled: bool, packed: bool) -> str:
     """The kernel and its launch."""
-    values = {**_values(channels_last, bias), "loops": piece(_UNROLLED if unrolled else _LOOPED)}
+    values = {
+        **_values(channels_last, bias),
+        "loops": piece(_UNROLLED if unrolled else _LOOPED),
+        "slices": "" if packed else " and two slices of the filter",
+        "words": "" if packed else " + 2 * FILTER_WORDS",
+    }
     return join(fill(piece(_KERNEL), values), fill(piece(_LAUNCH), values)).replace("fx.Tensor, \n", "fx.Tensor,\n")
 
 

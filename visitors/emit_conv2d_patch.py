@@ -143,28 +143,32 @@ def loads(self, tile):
 '''
 
 _REPLICATED_UNITS = """
-n_inside = (tile.n + n < N)@gap@
-self.units.append((pixel, place, chunk, n * fx.Int32(x_n), first_h + h, first_w + w, n_inside))
+exists = (tile.n + n < N)@gap@
+h = exists.select(first_h + h, fx.Int32(-OUT_OF_RANGE // 2))
+self.units.append((pixel, place, chunk, n * fx.Int32(x_n), h, first_w + w))
 """
 
 _REPLICATED_LOADS = '''
 def loads(self, tile):
     """This thread's chunks of a tile of channels: those of ONE channels of each of the pixel's neighbours."""
     source = resource(self.address, fx.Int32(OFFSET_LIMIT))
-    out = []
-    for _, _, chunk, image, h, w, n_inside in self.units:
-        places = []
-        for e in range(VEC):
-            channel = tile * TILE_IC + chunk * VEC + e
-            neighbour, one = channel // ONE, channel % ONE
-            down, right = neighbour // REPLICATE_W * ONE_DILATION_H, neighbour % REPLICATE_W * ONE_DILATION_W
-            inside = n_inside & (channel < self.C) & (fx.Int32(0) <= h + down) & (h + down < self.IH)
-            inside = inside & (fx.Int32(0) <= w + right) & (w + right < self.IW)
-            offset = image + (h - self.first_h + down) * self.x_h + (w - self.first_w + right) * self.x_w
-            offset = (offset + one * self.x_c) * ELEM_BYTES
-            places.append((inside.select(offset, fx.Int32(OUT_OF_RANGE)), 0))
-        out.append((LOAD, VEC, lambda p=places: load_chunk(source, p, 1)))
-    return out
+    return [(LOAD, VEC, lambda u=u: load_chunk(source, self.neighbours(u, tile), 1)) for u in self.units]
+
+def neighbours(self, unit, tile):
+    """Offsets of the elements of a chunk."""
+    _, _, chunk, image, h, w = unit
+    places = []
+    for e in range(VEC):
+        channel = tile * TILE_IC + chunk * VEC + e
+        neighbour, one = channel // ONE, channel % ONE
+        down, right = neighbour // REPLICATE_W * ONE_DILATION_H, neighbour % REPLICATE_W * ONE_DILATION_W
+        row, col = h + down, w + right
+        outside = row | (self.IH - 1 - row) | col | (self.IW - 1 - col)  # negative where one of them is
+        outside = outside | (REPLICATE_H * REPLICATE_W * ONE - 1 - channel)
+        offset = image + (h - self.first_h + down) * self.x_h + (w - self.first_w + right) * self.x_w
+        offset = (offset + one * self.x_c) * ELEM_BYTES
+        places.append(((outside < 0).select(fx.Int32(OUT_OF_RANGE), offset), 0))
+    return places
 '''
 
 _FILTER = '''
@@ -201,6 +205,30 @@ class Filter(Operand):
     def write(self, buffer, i, chunk):
         pointer = self.lds + (self.places[i] + buffer) + fx.Int32(self.place)
         @store@
+'''
+
+
+_PACKED_FILTER = '''
+class Filter:
+    """The filter that pack_w() put in the order of its fragments: a wave reads 1 KiB of a slice in a row."""
+
+    def __init__(self, W, tile, OC, C, wave_oc, lane):
+        self.tiles = ceil_div(C, TILE_IC)
+        number = tile.group * ceil_div(OC, TILE_OC) + tile.oc // TILE_OC
+        self.address = address_of(W) + fx.Int64(number) * fx.Int64(self.tiles) * (TAPS * SLICE_BYTES)
+        self.offset = lane * 16 + wave_oc * (SPAN_ATOMS * ATOM_BYTES)
+
+    def loads(self, tile, tap):
+        """This lane's chunks of a tap, by step, atom and read; 0 past the last tile of channels."""
+        source, out = resource(self.address, fx.Int32(OFFSET_LIMIT)), []
+        offset = (tile < self.tiles).select(self.offset, fx.Int32(OUT_OF_RANGE))
+        start = (tile * TAPS + tap) * SLICE_BYTES
+        for first in range(0, STEPS * READS, READS):
+            for t in range(B_ATOMS):
+                beyond = start + (t // SPAN_ATOMS * WAVES_OC * SPAN_ATOMS + t % SPAN_ATOMS) * ATOM_BYTES
+                for place in range(first * 1024, (first + READS) * 1024, 1024):
+                    out.append((LOAD, 1, lambda p=place, b=beyond: chunk_of(load(source, [offset + p], 16, b))))
+        return out
 '''
 
 
@@ -241,7 +269,9 @@ def patch_class(shape: Conv2dShape) -> str:
 
 
 def filter_class(shape: Conv2dShape) -> str:
-    """The filter on its way to LDS."""
+    """The filter on its way to LDS, or packed to registers."""
+    if shape.op.prepacked:
+        return piece(_PACKED_FILTER)
     guarded = not shape.loads_w.divides
     store = "fx.ptr_store(chunk.ir_value(), pointer)"
     active = "self.units[i] < self.rows * ROW_CHUNKS"

@@ -11,6 +11,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -84,6 +87,24 @@ def gemm(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, 
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
     _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides)
+
+
+@check.command()
+@conv2d_options
+@level_option
+@seed_option
+@conv2d_override_options
+@common_options
+def conv2d(level: str, seed: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
+    """Check a direct 2D convolution, with the tiles that are derived or fixed.
+
+    \b
+    Example:
+      closedform check conv2d --N 1 --IC 5 --IH 9 --IW 8 --OC 7 --KH 3 --KW 3 --pad 1 --hw mi210 --dtype f16
+    """
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
+    _report(op, hw=descriptor, level=level, seed=seed, as_json=as_json, overrides=overrides_from(values))
 
 
 @check.command()

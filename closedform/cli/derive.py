@@ -10,6 +10,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -111,6 +114,26 @@ def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bo
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
     report(derive_operator(op, descriptor, model=model, **overrides_from(values)), as_json, explain)
+
+
+@derive.command()
+@conv2d_options
+@conv2d_override_options
+@common_options
+@explain_option
+def conv2d(hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+    """Derive a direct 2D convolution Y = act(W * X + bias).
+
+    \b
+    Examples:
+      closedform derive conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
+      closedform derive conv2d --N 1 --IC 3 --IH 224 --IW 224 --OC 64 --KH 7 --KW 7 --stride 2 --pad 3 --explain
+    """
+    from closedform.visitors.feasibility import derive as derive_operator
+
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
+    report(derive_operator(op, descriptor, **overrides_from(values)), as_json, explain)
 
 
 @derive.command()

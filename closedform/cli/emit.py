@@ -12,6 +12,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -129,6 +132,34 @@ def gemm(
     """
     descriptor = hardware_from(hw, cus)
     op = gemm_from(values, descriptor)
+    write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
+
+
+@emit.command()
+@conv2d_options
+@conv2d_override_options
+@common_options
+@file_options
+@explain_option
+def conv2d(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    explain: bool,
+    out: Path,
+    isa: bool,
+    compile_: bool | None,
+    **values: Any,
+) -> None:
+    """Write a direct 2D convolution: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
+
+    \b
+    Example:
+      closedform emit conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
+    """
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
     write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
 
 

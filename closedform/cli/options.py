@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from closedform.operators.conv2d import KNOBS as CONV2D_KNOBS
 from closedform.operators.gemm import ACTIVATIONS, KNOBS
 from closedform.operators.softmax import EMPTY
 from closedform.operators.softmax import KNOBS as SOFTMAX_KNOBS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from closedform.device import Device
     from closedform.hw.descriptor import HardwareDescriptor
     from closedform.operators.attention import Attention
+    from closedform.operators.conv2d import Conv2d
     from closedform.operators.gemm import Gemm
     from closedform.operators.knob import KnobRow
     from closedform.operators.softmax import Softmax
@@ -26,6 +28,9 @@ __all__ = [
     "attention_from",
     "attention_options",
     "common_options",
+    "conv2d_from",
+    "conv2d_options",
+    "conv2d_override_options",
     "gemm_from",
     "gemm_options",
     "gemm_override_options",
@@ -134,6 +139,30 @@ softmax_options = stack(
 )
 softmax_override_options = stack(*(_knob_option(knob) for knob in SOFTMAX_KNOBS))
 
+conv2d_override_options = stack(*(_knob_option(knob) for knob in CONV2D_KNOBS))
+
+_SIZES = (
+    ("N", "Images."),
+    ("IC", "Channels of X."),
+    ("IH", "Rows of X."),
+    ("IW", "Columns of X."),
+    ("OC", "Channels of Y."),
+    ("KH", "Rows of the filter."),
+    ("KW", "Columns of the filter."),
+)
+conv2d_options = stack(
+    *(click.option(f"--{name}", name, type=int, required=True, metavar="N", help=text) for name, text in _SIZES),
+    click.option("--stride", default="1", show_default=True, metavar="N|H,W", help="Elements from output to output."),
+    click.option("--pad", default="0", show_default=True, metavar="N|H,W|T,B,L,R", help="Zeros around the image."),
+    click.option("--dilation", default="1", show_default=True, metavar="N|H,W", help="Elements from tap to tap."),
+    click.option("--groups", type=int, default=1, show_default=True, metavar="N", help="Groups of channels."),
+    click.option("--layout", default="NHWC", show_default=True, metavar="NHWC|NCHW", help="Storage of X, Y, filter."),
+    click.option("--out-dtype", default="", metavar="NAME", help="Type of Y; left out, --dtype."),
+    click.option("--bias", is_flag=True, help="Add a vector along the channels of Y."),
+    click.option("--activation", default="none", metavar="|".join(ACTIVATIONS), help="Function of the result."),
+    click.option("--prepack", "prepacked", is_flag=True, help="The filter is packed once on the host."),
+)
+
 common_options = stack(
     click.option(
         "--hw",
@@ -215,6 +244,41 @@ def gemm_from(values: dict[str, Any], hw: HardwareDescriptor) -> Gemm:
     )
 
 
+def _numbers(text: str) -> Any:
+    """One number, or several with commas between: "2" or "2,1"."""
+    from closedform.hw.errors import BadInput
+
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{text!r} must be whole numbers with commas between, such as 2 or 2,1") from None
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
+def conv2d_from(values: dict[str, Any], hw: HardwareDescriptor) -> Conv2d:
+    """The operator that the conv2d options describe; takes its options out of `values`."""
+    from closedform.operators.conv2d import Conv2d
+
+    names = (
+        "N",
+        "IC",
+        "IH",
+        "IW",
+        "OC",
+        "KH",
+        "KW",
+        "groups",
+        "layout",
+        "out_dtype",
+        "bias",
+        "activation",
+        "prepacked",
+    )
+    numbers = {name: _numbers(values.pop(name)) for name in ("stride", "pad", "dilation")}
+    kind = hw.resolve_dtype(_dtype(values.pop("dtype"))).name
+    return Conv2d(**{name: values.pop(name) for name in names}, **numbers, dtype=kind)
+
+
 def softmax_from(values: dict[str, Any]) -> Softmax:
     """The operator that the softmax options describe; takes its options out of `values`."""
     from closedform.operators.softmax import Softmax
@@ -224,7 +288,8 @@ def softmax_from(values: dict[str, Any]) -> Softmax:
 
 
 #: Overrides of every operator, as library and command line name them.
-OVERRIDES = ("tile_q", "tile_kv", "waves", *(knob.name for knob in (*KNOBS, *SOFTMAX_KNOBS)))
+_NAMES = ("tile_q", "tile_kv", "waves", *(knob.name for knob in (*KNOBS, *SOFTMAX_KNOBS, *CONV2D_KNOBS)))
+OVERRIDES = tuple(dict.fromkeys(_NAMES))
 
 
 def overrides_from(values: dict[str, Any]) -> dict[str, Any]:

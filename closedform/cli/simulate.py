@@ -15,6 +15,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -131,6 +134,34 @@ def gemm(
     op = gemm_from(values, descriptor)
     how = How(blocks, sanitizers, seed)
     _simulate(op, descriptor, overrides, how, as_json, alpha=alpha, beta=beta, scale=scale)
+
+
+@simulate.command()
+@conv2d_options
+@conv2d_override_options
+@common_options
+@blocks_option(None)
+@sanitizers_option
+@seed_option
+def conv2d(
+    *,
+    hw: str | None,
+    cus: int | None,
+    as_json: bool,
+    blocks: int | None,
+    sanitizers: bool,
+    seed: int,
+    **values: Any,
+) -> None:
+    """Simulate the emitted direct 2D convolution, host side included.
+
+    \b
+    Example:
+      closedform simulate conv2d --N 1 --IC 16 --IH 12 --IW 12 --OC 16 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
+    """
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
+    _simulate(op, descriptor, overrides_from(values), How(blocks, sanitizers, seed), as_json)
 
 
 @simulate.command()

@@ -10,7 +10,9 @@ import numpy as np
 
 from closedform.hw import catalogue
 from closedform.operators.conv2d import Conv2d
+from closedform.operators.conv2d_pack import pack_filter
 from closedform.visitors.compile import Compiled, compile_source
+from closedform.visitors.conv2d_shape import Conv2dShape
 from closedform.visitors.derivation import Derivation
 from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
@@ -68,9 +70,17 @@ def elements(view: Any, last: bool) -> list[int]:
 
 
 def simulate(
-    hw: str, op: Conv2d, run_op: Conv2d | None = None, fixed: tuple[tuple[str, Any], ...] = (), **inputs: Any
+    hw: str,
+    op: Conv2d,
+    run_op: Conv2d | None = None,
+    fixed: tuple[tuple[str, Any], ...] = (),
+    sample: int = 0,
+    **inputs: Any,
 ) -> tuple[Any, Any, Any]:
-    """The kernel that `op` decides, run on the shape of `run_op`: (simulator's result, Y, float64 reference)."""
+    """The kernel that `op` decides, run on the shape of `run_op`: (simulator's result, Y, float64 reference).
+
+    `sample`: so many workgroups run, spread over the grid, and what they leave out of Y is NaN.
+    """
     from closedform.hw.sim import Out, flydsl_args, parse_file, run
 
     run_op = run_op or op
@@ -92,6 +102,8 @@ def simulate(
     taps = tiles.taps(run_op)
     filters = words["w"] if last else words["w"].transpose(0, 2, 3, 1)
     given = np.ascontiguousarray(words["w"] if taps.factors == (1, 1) else taps.filters(filters))
+    if op.prepacked:
+        given = pack_filter(run_op, words["w"], Conv2dShape(run_op, tiles, derivation.hw).packed)
     extra = [words["bias"]] if op.bias else []
     sizes = [run_op.N, run_op.IH, run_op.IW, taps.channels, run_op.OH, run_op.OW, run_op.filters, run_op.groups]
     strides = [*elements(x_view, last), *elements(y_view, last)]
@@ -100,7 +112,8 @@ def simulate(
     blocks = derived(hw, run_op, **_all_of(tiles)).require()[2].blocks
     program = parse_file(binary.isa)
     grid = (min(blocks, 65536), -(-blocks // 65536), 1)
-    result = run(program, flydsl_args(program.kernel(), arguments), grid=grid)
+    chosen = np.unique(np.linspace(0, blocks - 1, sample).round().astype(np.int64)) if sample else None
+    result = run(program, flydsl_args(program.kernel(), arguments), grid=grid, blocks=chosen)
     out = loaded(np.ascontiguousarray(y_view), op.result)
     y_view[...] = blank
     assert (y == blank.ravel()[0]).all() or np.isnan(y.astype(np.float64)).all(), "the kernel wrote beside Y"
