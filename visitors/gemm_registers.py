@@ -15,7 +15,7 @@ from .derivation import RegisterItem
 if TYPE_CHECKING:
     from .gemm_shape import GemmShape, OperandShape
 
-__all__ = ["live_sets", "main_loop", "main_loop_least"]
+__all__ = ["live_sets", "main_loop", "registers_least"]
 
 #: Thread ids, coordinates for the epilogue, loop control: what binaries hold at the top of the main loop beyond the
 #: named items (flydsl 0.5.0, all targets, types and layouts).
@@ -26,10 +26,14 @@ PASSING = 4
 #: short loop, which LLVM unrolls, has copies of its own.
 GAPS = 5
 GAPS_PERCENT = 22
-#: The same where tiles go straight to LDS: no loads wait in registers of their own.
-GAPS_PERCENT_DIRECT = 14
-#: Registers of partial sums that the compiler loads early where they are added (SPLIT_K from 2 to 40).
-REDUCING = 72
+#: More of them where a wave has a SIMD for itself: nothing asks the allocator to pack.
+GAPS_ALONE = 4
+#: The same where tiles go straight to LDS, so that no loads wait in registers of their own, and in a main loop where
+#: one step of long operands is the whole tile.
+GAPS_PERCENT_FEW = 14
+#: Registers of partial sums that the compiler loads early where they are added (SPLIT_K from 2 to 40); more in a kernel
+#: that multiplies too, whose budget is larger, if they are few a part.
+REDUCING, REDUCING_FEW, FEW = 72, 128, 8
 #: Words of transposed chunks that wait for their last line, in the main loop.
 TRANSPOSING = 4
 #: Of the partial last tile, percent of one register an access: an operand along k keeps the offset and the place in k
@@ -37,13 +41,15 @@ TRANSPOSING = 4
 #: and more of them where it follows another one of that kind.
 PERCENT_ALONG_K = 175
 PERCENT_ALONG_ROWS = 75
-PERCENT_BOTH_ALONG_ROWS = 60
+PERCENT_BOTH_ALONG_ROWS = 55
 
 
 def live_sets(shape: GemmShape) -> tuple[tuple[RegisterItem, ...], ...]:
     """Items of the main loop, of the last tile, of the epilogue or the adding, in 32-bit registers a lane."""
     loop = shape.main_loop if shape.tiles.pinned else main_loop(shape, False)
-    sets = [_with_gaps(shape, loop), _with_gaps(shape, *_last_tile(shape))]
+    one_step = shape.layout.steps == 1 and shape.layout.reads > 1
+    percent = GAPS_PERCENT_FEW if one_step else None
+    sets = [_with_gaps(shape, loop, percent=percent), _with_gaps(shape, *_last_tile(shape))]
     if not shape.hw.vgpr_unified:
         sets.append(_with_gaps(shape, _epilogue(shape)))
     elif shape.tiles.split_k > 1:
@@ -51,8 +57,8 @@ def live_sets(shape: GemmShape) -> tuple[tuple[RegisterItem, ...], ...]:
     return tuple(sets)
 
 
-def main_loop_least(shape: GemmShape) -> int:
-    """Registers without which the main loop spills: what is live in the emitted order, without gaps.
+def registers_least(shape: GemmShape) -> int:
+    """Registers without which the main loop or the last tile spills: what is live in the emitted order, without gaps.
 
     Packed chunks beside LDS reads, where AccVGPRs are a file of their own, leave the allocator no way around its gaps,
     and an atom's accumulators pass between loops through other registers.
@@ -63,7 +69,8 @@ def main_loop_least(shape: GemmShape) -> int:
     if shape.tiles.stream_k and (lines or not shape.hw.vgpr_unified):
         # what is kept from tile to tile leaves no way around the gaps: without them gfx908 and gfx90a spilled 1 to 7
         return sum(item.registers for item in _with_gaps(shape, shape.main_loop))
-    return sum(item.registers for item in shape.main_loop) + CONTROL
+    last, _ = _last_tile(shape)
+    return max(sum(item.registers for item in items) for items in (shape.main_loop, last)) + CONTROL
 
 
 def _reads_ahead(shape: GemmShape, pinned: bool) -> int:
@@ -209,14 +216,17 @@ def _epilogue(shape: GemmShape) -> list[RegisterItem]:
 def _reduction(shape: GemmShape) -> tuple[RegisterItem, ...]:
     """Items where partial sums are added: the compiler unrolls the loop and loads early, within a limit."""
     part = shape.layout.span // shape.atom.m * shape.atom.registers_c
-    early = min(shape.tiles.split_k * part, REDUCING)
+    most = REDUCING_FEW if shape.tiles.arrives and part <= FEW else REDUCING
+    early = min(shape.tiles.split_k * part, most)
     return (
         RegisterItem("partial sums", early, "any", "parts of the sums, loaded before they are added"),
         RegisterItem("control", CONTROL + 2, "arch", "places of sums and of D"),
     )
 
 
-def _with_gaps(shape: GemmShape, items: list[RegisterItem], alone: int = 0) -> tuple[RegisterItem, ...]:
+def _with_gaps(
+    shape: GemmShape, items: list[RegisterItem], alone: int = 0, percent: int | None = None
+) -> tuple[RegisterItem, ...]:
     """The items that there are, with control and gaps; registers that stand `alone` fill as many gaps as they leave.
 
     Accumulators of a file of their own leave none.
@@ -225,7 +235,8 @@ def _with_gaps(shape: GemmShape, items: list[RegisterItem], alone: int = 0) -> t
     if not shape.hw.vgpr_unified:
         items.append(RegisterItem("passing", PASSING, "arch", "what memory gives to AccVGPRs and takes from them"))
     shared = sum(item.registers for item in items if shape.hw.vgpr_unified or item.file != "acc")
-    percent = GAPS_PERCENT_DIRECT if shape.tiles.direct else GAPS_PERCENT
-    gaps = GAPS + (shared - alone // 2) * percent // 100
+    percent = percent or (GAPS_PERCENT_FEW if shape.tiles.direct else GAPS_PERCENT)
+    alone_on_simd = GAPS_ALONE * (shape.tiles.waves_per_simd == 1)
+    gaps = GAPS + alone_on_simd + (shared - alone // 2) * percent // 100
     items.append(RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"))
     return tuple(item for item in items if item.registers)

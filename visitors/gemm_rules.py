@@ -80,7 +80,7 @@ def _lds(shape: GemmShape) -> tuple[int, int]:
 
 def _registers(shape: GemmShape) -> tuple[int, int]:
     budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    least = shape.main_loop_least
+    least = shape.registers_least
     if budget.unified:
         return least, budget.total
     return max(shape.accumulators, least - shape.accumulators), budget.arch

@@ -14,7 +14,7 @@ from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
 from closedform.operators.gemm_pack import PackedLayout, packed_layout
 
 from .derivation import RegisterItem
-from .gemm_registers import live_sets, main_loop, main_loop_least
+from .gemm_registers import live_sets, main_loop, registers_least
 
 __all__ = ["GRID_X", "GemmShape", "OperandShape"]
 
@@ -223,9 +223,9 @@ class GemmShape:
         return main_loop(self, pinned=True)
 
     @_OfAnySize
-    def main_loop_least(self) -> int:
-        """Registers without which the main loop spills."""
-        return main_loop_least(self)
+    def registers_least(self) -> int:
+        """Registers without which the kernel spills."""
+        return registers_least(self)
 
     @_OfAnySize
     def items(self) -> tuple[RegisterItem, ...]:
@@ -245,7 +245,7 @@ class GemmShape:
         if not self.hw.vgpr_unified:
             part = self.layout.span // self.atom.m * self.atom.registers_c
             lines = self.accumulators // 6 * (self.elem_bytes == 4 and "AlongRows" in self.kinds)
-            return part - 2 + (self.accumulators - part) // 3 + lines
+            return part - 3 + (self.accumulators - part) // 3 + lines
         return 14 + 6 * self.tiles.direct
 
     @_OfAnySize
