@@ -66,9 +66,11 @@ def registers_least(shape: GemmShape) -> int:
     if shape.op.packed and shape.fragments and not shape.hw.vgpr_unified:
         return sum(item.registers for item in _with_gaps(shape, shape.main_loop)) + shape.atom.registers_c
     lines = shape.elem_bytes >= 4 and "AlongRows" in shape.kinds
-    if shape.tiles.stream_k and (lines or not shape.hw.vgpr_unified):
-        # what is kept from tile to tile leaves no way around the gaps: without them gfx908 and gfx90a spilled 1 to 7
-        return sum(item.registers for item in _with_gaps(shape, shape.main_loop))
+    if lines + (shape.tiles.stream_k > 0) + (not shape.hw.vgpr_unified) > 1:
+        # Of wide lines, values kept from tile to tile and a split file, two leave no way around the gaps, and a split
+        # file has no room for the lines' addresses: without them gfx908 and gfx90a spilled 1 to 7.
+        wide = [o.registers_loads for o in shape.operands if o.kind == "AlongRows" and not shape.hw.vgpr_unified]
+        return sum(item.registers for item in _with_gaps(shape, shape.main_loop)) + lines * max(wide, default=0)
     last, _ = _last_tile(shape)
     return max(sum(item.registers for item in items) for items in (shape.main_loop, last)) + CONTROL
 
