@@ -344,6 +344,12 @@ def transposed(lines, j):
 ''',
 }
 
+_WHOLE_CHUNK = '''
+def whole_chunk(pointer):
+    """The place of a chunk in LDS is a multiple of 16 bytes, which the compiler does not always see in its XORs."""
+    return fx.recast_iter(fx.PointerType.get(T.i32, fx.AddressSpace.Shared, 16), pointer)
+'''
+
 _PERMUTED = '''
 def permuted(high, low, select):
     """Four of the eight bytes of two words."""
@@ -380,7 +386,7 @@ def resources(
     return join(
         text,
         piece(_NARROW) if narrow else "",
-        piece(_LOAD_PAIR) if halves[0] else "",
+        (piece(_LOAD_PAIR) if halves[0] else piece(_WHOLE_CHUNK)) if through_lds else "",
         piece(_STORE_PAIR) if halves[1] else "",
         piece(_STORE_IF).replace("@store@", "store_pair" if halves[1] else "fx.ptr_store") if guarded else "",
         piece(_PADDED if padded else _SWIZZLE) if through_lds else "",
@@ -394,7 +400,7 @@ def operand(padded: bool, halves: bool, stagger: bool) -> str:
     """
     read = "chunk_of([x for half in (0, 2) for x in load_pair(pointer + fx.Int32(half))])"
     text = piece(_PADDED_OPERAND if padded else _OPERAND)
-    text = text.replace("@read@", read if halves else "Vec(fx.ptr_load(pointer, words(4)))")
+    text = text.replace("@read@", read if halves else "Vec(fx.ptr_load(whole_chunk(pointer), words(4)))")
     return text + "\n" + _STAGGERED.rstrip("\n") if stagger else text
 
 
