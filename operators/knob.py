@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
-from closedform.hw.errors import BadInput
+from closedform.hw.errors import BadInput, near_names
 
 from .node import check_extent
 
@@ -43,11 +43,16 @@ class KnobRow:
     least: int
 
     def check(self, value: object) -> None:
-        """BadInput for a value of another kind, or a number below the least; what a name means is not looked at."""
+        """BadInput for a value of another kind, a number below the least or an unknown word.
+
+        What names of other kinds mean, such as that of an atom, is not looked at.
+        """
         if self.kind is int:
             check_extent(self.name, value, least=self.least)
         elif self.kind is bool and not isinstance(value, bool):
             raise BadInput(f"{self.name}={value!r} must be True or False")
+        elif self.kind is str and value not in self.values:
+            raise BadInput(f"{self.name}={value!r} is not offered: {near_names(str(value), self.values)}")
 
 
 def knobs_of(policy: type[Any]) -> tuple[KnobRow, ...]:

@@ -136,7 +136,7 @@ class GemmEmit(Visitor):
                 kernel_text.partials(3 + len(extra), len(self._scalars), tiles),
                 kernel_text.kernel(extra, self._scalars, self._packed, tiles),
                 launch_text.launch(["A", "B", "D", *extra], self._scalars, tiles),
-                host_text.host(op, self._scalars, tiles.splits),
+                host_text.host(op, self._scalars, tiles),
             )
             + "\n"
         )

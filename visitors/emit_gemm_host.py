@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from closedform.operators.gemm import Gemm
+from closedform.operators.gemm import Gemm, GemmTiles
 
 from .emit_gemm_pack import host_parts, pack_functions
 from .emit_text import join, piece
@@ -71,6 +71,7 @@ def problem(a, b):
     for name, extent, whole in wholes:
         if extent % whole:
             raise ValueError(f"{name} = {extent}: this kernel is built for multiples of {whole}")
+    @groups@
     return batch, M, N, K
 
 
@@ -152,11 +153,17 @@ if __name__ == "__main__":
 '''
 
 
-def host(op: Gemm, scalars: tuple[str, ...], splits: bool) -> str:
+_GROUPS = """\
+if ceil_div(N, TILE_N) * GROUP_M >= 2**31:
+        raise ValueError(f"N = {N}: tiles in groups of {GROUP_M} rows are counted in 31 bits; use a smaller group_m")"""
+
+
+def host(op: Gemm, scalars: tuple[str, ...], tiles: GemmTiles) -> str:
     """Host functions; the shape of `op` is the default of `example`.
 
-    `scalars`: alpha, beta and, where D is multiplied by one, scale; `splits`: there is a workspace.
+    `scalars`: alpha, beta and, where D is multiplied by one, scale.
     """
+    splits = tiles.splits
     layout, c, bias, activation = op.layout, op.has_c, op.bias, op.activation
     scaled = "scale" in scalars
     low = [name for name, there in (("c", c), ("bias", bias != "none")) if there]
@@ -216,6 +223,8 @@ def host(op: Gemm, scalars: tuple[str, ...], splits: bool) -> str:
         "tensors": ", ".join(("a", "b", "target", *low)),
         "extents": f"{parts['extents_a']}, {parts['extents_b']}",
         "wholes": ", ".join(wholes) + ("," if len(wholes) == 1 else ""),
+        # Only such groups can pass 31 bits: N has no more than 2^31 / TILE_N tiles.
+        "groups": _GROUPS if tiles.group_m >= tiles.tile_n else "",
         "turn_a": turn_a,
         "turn_b": turn_b,
         "finish": "\n    ".join(_finish(op, scaled)),

@@ -53,7 +53,7 @@ def packed_tensor(t, span, row_of, lines):
         want = f"[batch, {', '.join(map(str, shape))}] {TORCH_DTYPE}"
         raise ValueError(f"{t.rows} x {t.k} is packed as {want}, not {tuple(t.data.shape)} {t.data.dtype}")
     data = t.data.contiguous().flatten(2)
-    if not addressable(data, VEC, lines // ATOM_MN, ELEM_BYTES):
+    if data.numel() and not addressable(data, VEC, lines // ATOM_MN, ELEM_BYTES):
         raise ValueError(f"{tuple(t.data.shape)}: {lines} rows must lie below 2 GiB, 16-byte aligned")
     return PackedOperand(data, t.rows, t.k, t.order)
 '''

@@ -56,6 +56,12 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
         raise BadInput(f"gemm of {kind} is not offered")
     overrides = {**overrides, "atom": _atom_override(op, hw, overrides.get("atom"))}
     given = {k: v for k, v in overrides.items() if v is not None}
+    if given.get("waves_per_simd", 1) > hw.waves_per_simd_max:
+        refusal = Infeasible(
+            *("waves per SIMD", given["waves_per_simd"], hw.waves_per_simd_max, "waves"),
+            *(f"this gemm on {hw.name}", "use fewer waves per SIMD"),
+        )
+        return Derivation(op, hw, "default", None, "registers", (), None, None, refusal)
     block = _block(op, hw, overrides, None)
     try:
         shape = _shape(op, hw, block, overrides, given)
@@ -259,7 +265,9 @@ def _group(op: Gemm, hw: HardwareDescriptor, block: Block) -> int:
 def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> Derivation:
     resources = _resources(hw, tiles, shape)
     blocks = GEMM.blocks(M=op.M, N=op.N, t_M=tiles.tile_m, t_N=tiles.tile_n, batch=op.batch)
-    workgroups = tiles.stream_k or blocks.value * tiles.split_k
+    # no more persistent workgroups than tiles of k are launched
+    shared = min(tiles.stream_k, blocks.value * max(1, ceil_div(op.K, tiles.tile_k)))
+    workgroups = shared or blocks.value * tiles.split_k
     rounds = GEMM.rounds(blocks=workgroups, num_cus=hw.num_cus)
     pad = GEMM.pad(lanes=hw.wavefront_size, m=tiles.atom.m, elem_bytes=shape.elem_bytes)
     words, waves = shape.atom.dtype_acc.bits // 32, tiles.waves

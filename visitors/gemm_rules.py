@@ -16,6 +16,8 @@ from .gemm_shape import GemmShape
 __all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "registers_fit", "waves_per_simd_range"]
 
 OFFSET_LIMIT = 2**31 - 16
+#: What the kernel counts in whole numbers of 32 bits.
+COUNT_LIMIT = 2**31 - 1
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
 EXPORT_MARGIN_BYTES = 256
 #: Types of D that sums of a type are converted to; an 8-bit float must also be the target's flavour.
@@ -167,11 +169,11 @@ def _workgroups(shape: GemmShape) -> tuple[int, int]:
     """Numbers that the kernel counts with: workgroups, and the tiles of k that persistent ones share."""
     op, tiles = shape.op, shape.tiles
     if not tiles.splits:
-        return 0, 2**31 - 1
+        return 0, COUNT_LIMIT
     blocks = -(-op.M // tiles.tile_m) * -(-op.N // tiles.tile_n)
     if tiles.stream_k:
-        return max(blocks * op.batch, 2 * tiles.stream_k * -(-op.K // tiles.tile_k)), 2**31 - 1
-    return blocks * max(tiles.split_k, shape.atoms_m * shape.atoms_n), 2**31 - 1
+        return max(blocks * op.batch, 2 * tiles.stream_k * -(-op.K // tiles.tile_k)), COUNT_LIMIT
+    return blocks * max(tiles.split_k, shape.atoms_m * shape.atoms_n), COUNT_LIMIT
 
 
 RULES: tuple[Rule, ...] = (
@@ -237,6 +239,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("pad", "LDS", "elements", "a pad is whole 16-byte chunks, 0 swizzles", _pad),
     Rule("LDS access width", "LDS", "elements", "16 or 8 bytes for lds_read and lds_write", _lds_widths),
+    Rule(
+        "access size",
+        "global reads",
+        "elements",
+        "accesses are a power of two of elements",
+        lambda s: _power_of_two(s.tiles.read_a, s.tiles.read_b, s.tiles.tail_a, s.tiles.tail_b, s.tiles.store),
+    ),
     Rule("access width", "global reads", "elements", "16 bytes along k, 8 along rows, 16 to D", _widths),
     Rule("packed reads", "global reads", "elements", "packed operands are read 16 bytes at a time", _packed_reads),
     Rule(
@@ -298,6 +307,27 @@ RULES: tuple[Rule, ...] = (
         lambda s: (s.tiles.split_k, max(1, -(-s.op.K // s.tiles.tile_k))),
     ),
     Rule("workgroups", "split", "workgroups", "split less: workgroups are counted in 31 bits", _workgroups),
+    Rule(
+        "persistent workgroups",
+        "split",
+        "workgroups",
+        "persistent workgroups are all on the CUs at a time: use a smaller stream_k",
+        lambda s: (s.tiles.stream_k, s.hw.num_cus * s.hw.simds_per_cu * s.hw.waves_per_simd_max),
+    ),
+    Rule(
+        "group of tiles",
+        "mapping",
+        "tiles",
+        "a smaller group_m: the tiles of a group of rows are counted in 31 bits",
+        lambda s: (s.tiles.group_m * -(-s.op.N // s.tiles.tile_n), COUNT_LIMIT),
+    ),
+    Rule(
+        "stagger",
+        "mapping",
+        "starts along k",
+        "a smaller stagger: starts are counted in 31 bits",
+        lambda s: (s.tiles.stagger, COUNT_LIMIT),
+    ),
     Rule("batch", "mapping", "workgroups", "the grid's z holds 65535", lambda s: (s.op.batch, 65535)),
 )
 

@@ -171,7 +171,7 @@ common_options = stack(
         help="GPU name (`closedform hw list`) or a TOML or JSON file; the GPU found, else mi300x.",
     ),
     click.option("--cus", type=int, metavar="N", help="Compute units, where fewer than all are visible."),
-    click.option("--dtype", metavar="NAME", help="f32 (default), f16 or bf16; sums are f32."),
+    click.option("--dtype", metavar="NAME", help="f32 (default), f16 or bf16; gemm: f64, xf32, fp8, bf8, i8 too."),
     json_option,
 )
 

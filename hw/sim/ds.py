@@ -15,6 +15,7 @@ from .operands import Context, Operand
 from .parse import Instruction
 from .state import Group
 from .vmem import fill_registers, gather_registers
+from .waitcnt import LOCAL_MAX
 
 __all__ = ["decode_lds"]
 
@@ -70,6 +71,7 @@ def decode_lds(ins: Instruction, ctx: Context) -> Op | None:
 def issue_ds(g: Group, rows: range | None) -> None:
     """Count one LDS operation; the rows that it will write wait for it."""
     g.ds_issued += 1
+    np.maximum(g.ds_done, g.ds_issued - LOCAL_MAX, out=g.ds_done)
     if rows is not None:
         for row in rows:
             g.ds_ticket[row] = g.ds_issued

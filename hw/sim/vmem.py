@@ -16,6 +16,7 @@ from .operands import Context, Operand
 from .parse import Instruction
 from .scratch import SCRATCH_BASE
 from .state import M0, SCALAR, Group
+from .waitcnt import LOCAL_MAX, VECTOR_MAX
 
 __all__ = ["decode_vector_memory", "fill_registers", "gather_registers", "issue_vm"]
 
@@ -74,8 +75,10 @@ def gather_registers(g: Group, row: int, size: int, how: str) -> Array:
 def issue_vm(g: Group, rows: range | None, flat: bool = False) -> None:
     """Count one vector memory operation; the rows that it will write wait for it."""
     g.vm_issued += 1
+    np.maximum(g.vm_done, g.vm_issued - VECTOR_MAX, out=g.vm_done)
     if flat:
         g.ds_issued += 1
+        np.maximum(g.ds_done, g.ds_issued - LOCAL_MAX, out=g.ds_done)
     if rows is not None:
         for row in rows:
             g.vm_ticket[row] = g.vm_issued

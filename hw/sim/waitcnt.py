@@ -3,7 +3,8 @@
 Each load takes a ticket: the number of its counter after it. A vector memory operation has arrived when the count of
 operations known to be done reaches its ticket; these return in order, loads and stores alike. LDS operations return in
 order among themselves. Scalar loads return in any order, so only lgkmcnt(0) says that one has arrived, and
-a flat access needs both counters.
+a flat access needs both counters. The counters have 6 and 4 bits: at the largest number, the next operation is issued
+when the oldest one is done, and compilers leave out waits that this makes needless.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .operands import Context
 from .parse import Instruction
 from .state import Group
 
-__all__ = ["decode_wait", "settle"]
+__all__ = ["LOCAL_MAX", "VECTOR_MAX", "decode_wait", "settle"]
+
+#: Operations under way that vmcnt and lgkmcnt can count.
+VECTOR_MAX, LOCAL_MAX = 63, 15
 
 _FIELD = re.compile(r"(vmcnt|lgkmcnt|expcnt)(?:_sat)?\((\w+)\)")
 
@@ -38,13 +42,13 @@ def decode_wait(ins: Instruction, ctx: Context) -> Op | None:
             limits["lgkmcnt"] = (field >> 8) & 0xF
         else:
             raise UnknownInstruction(ins.mnemonic, ins.line, ctx.target, f"operand {word}")
-    vector = limits.get("vmcnt", 63)
-    local = limits.get("lgkmcnt", 15)
+    vector = limits.get("vmcnt", VECTOR_MAX)
+    local = limits.get("lgkmcnt", LOCAL_MAX)
 
     def run(g: Group) -> None:
-        if vector < 63:
+        if vector < VECTOR_MAX:
             np.maximum(g.vm_done, g.vm_issued - vector, out=g.vm_done)
-        if local < 15:
+        if local < LOCAL_MAX:
             np.maximum(g.ds_done, g.ds_issued - local, out=g.ds_done)
             if local == 0:
                 g.sm_done[...] = g.sm_issued

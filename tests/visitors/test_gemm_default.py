@@ -111,14 +111,25 @@ BROKEN = {
     "buffers": {"tile_m": 64, "tile_n": 64, "buffers": 3},
     "direct buffers": {"direct": True},
     "access width": {"read_a": 16},
+    "access size": {"read_a": 3},
     "access divides": {"read_a": 8},
     "store divides": {"store": 8},
     "XCDs": {"xcds": 7},
     "split or stream": {"split_k": 2, "stream_k": 304},
     "split depth": {"split_k": 65},
     "workgroups": {"stream_k": 2**26},
+    "persistent workgroups": {"stream_k": 304 * 4 * 8 + 1},
+    "group of tiles": {"group_m": 2**31},
+    "stagger": {"stagger": 2**31},
     "whole atoms": {"tile_m": 40},
 }
+#: Settings that break a rule in another way than the ones above.
+BROKEN_TOO = [
+    ("waves per SIMD", {"waves_per_simd": 100}),
+    ("access size", {"read_b": 6}),
+    ("access size", {"tail_a": 3}),
+    ("group of tiles", {"group_m": 2**27, "tile_n": 64}),
+]
 
 
 #: Problems that show a rule where bf16 NT of 4096^3 does not.
@@ -134,6 +145,33 @@ def test_every_illegal_setting_names_its_rule(rule: str) -> None:
     reason = derived("mi300x", op, **BROKEN[rule]).infeasible
     assert reason is not None
     assert reason.resource == rule
+
+
+@pytest.mark.parametrize(("rule", "knobs"), BROKEN_TOO)
+def test_other_illegal_settings_name_their_rule(rule: str, knobs: dict[str, Any]) -> None:
+    reason = derived("mi300x", square(), **knobs).infeasible
+    assert reason is not None
+    assert reason.resource == rule
+
+
+def test_a_word_that_no_knob_takes_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"split_algorithm='singel' .* did you mean single\?"):
+        derived("mi300x", square(), split_k=2, split_algorithm="singel")
+
+
+def test_no_more_persistent_workgroups_are_announced_than_are_launched() -> None:
+    derivation = derived("mi300x", Gemm(64, 64, 128, dtype="bf16"), tile_m=32, tile_n=32, tile_k=64, stream_k=304)
+    assert derivation.grid is not None
+    assert derivation.grid.grid == (8, 1, 1)
+
+
+def test_large_groups_are_checked_at_run_time() -> None:
+    """The rule knows the N that is derived for, not the one that run() is given."""
+    guard = "tiles in groups of {GROUP_M} rows are counted in 31 bits"
+    source = emit_source(derived("mi300x", square(), group_m=2**20, tile_n=64))
+    compile(source, "emitted", "exec")
+    assert guard in source
+    assert guard not in emit_source(derived("mi300x", square()))
 
 
 def test_rules_are_data() -> None:

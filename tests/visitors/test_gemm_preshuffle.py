@@ -25,6 +25,7 @@ from closedform.visitors.emit import emit_source
 from closedform.visitors.gemm_shape import GemmShape
 
 from .gemm_addresses import Int, namespace
+from .gemm_host import Host
 from .gemm_kernels import derived, kernel, simulate, whole_numbers
 from .test_simulated_gemm import TARGETS, offered
 
@@ -164,6 +165,17 @@ def test_run_refuses_what_it_cannot_read(tmp_path: Path) -> None:
             emitted.run(a, wrong)
     with pytest.raises(ValueError, match=r"2-D or 3-D torch\.bfloat16"):
         emitted.pack_b(b.float())
+
+
+@needs_compiler
+@pytest.mark.parametrize("preshuffled", ["A", "B", "AB"])
+def test_run_takes_packed_operands_without_terms(preshuffled: str) -> None:
+    import torch
+
+    host = Host("mi300x", large(preshuffled=preshuffled, has_c=True, out_dtype="f32"))
+    a, b, c = torch.ones(40, 0).bfloat16(), torch.ones(24, 0).bfloat16(), torch.randn(40, 24)
+    a, b = (host.file.pack_a(a) if "A" in preshuffled else a), (host.file.pack_b(b) if "B" in preshuffled else b)
+    assert torch.equal(host.file.run(a, b, c, beta=2.0)[0], 2 * c)
 
 
 # --- the derivation ---------------------------------------------------------------------------------------------

@@ -122,6 +122,23 @@ def test_loads_return_in_order(wait, sound):
     assert found == (set() if sound else {"missing-wait"})
 
 
+@pytest.mark.parametrize(("younger", "sound"), [(62, False), (63, True)])
+def test_a_full_counter_of_loads_waits_for_the_oldest(younger, sound):
+    """vmcnt has 6 bits: the 64th load is issued when the first has arrived."""
+    more = "".join(f"global_load_dword v{3 + k}, v1, s[6:7]\n" for k in range(younger))
+    body = f"{LOAD}v_lshlrev_b32_e32 v1, 2, v0\nglobal_load_dword v2, v1, s[6:7]\n{more}v_mov_b32_e32 v2, 0\n"
+    found = kinds(kernel_text("gfx942", body, 2), [np.zeros(64, np.uint32)] * 2)
+    assert found == (set() if sound else {"missing-wait"})
+
+
+@pytest.mark.parametrize(("younger", "sound"), [(14, False), (15, True)])
+def test_a_full_counter_of_lds_reads_waits_for_the_oldest(younger, sound):
+    more = "".join(f"ds_read_b32 v{3 + k}, v1\n" for k in range(younger))
+    body = f"v_lshlrev_b32_e32 v1, 2, v0\nds_write_b32 v1, v0\nds_read_b32 v2, v1\n{more}v_mov_b32_e32 v2, 0\n"
+    found = kinds(kernel_text("gfx942", body, 2, lds_bytes=512), [np.zeros(64, np.uint32)] * 2)
+    assert found == (set() if sound else {"missing-wait"})
+
+
 def test_scalar_loads_return_in_any_order():
     body = "s_load_dword s4, s[0:1], 0x0\ns_load_dword s5, s[0:1], 0x4\ns_waitcnt lgkmcnt({})\ns_mov_b32 s6, s4\n"
     body += "s_add_u32 s6, s6, s4\n"
