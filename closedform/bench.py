@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def bench_operator(
 def launches_of(kernel: ModuleType, *, sets: int, device: str = "cuda") -> list[Callable[[], Any]]:
     """Launches of the emitted shape, each on buffers of its own, output included, and one workspace for all."""
     inputs = kernel.example(device)
-    for place, name in enumerate("ab"):
+    for place, name in enumerate(signature(kernel.run).parameters):
         if (pack := getattr(kernel, f"pack_{name}", None)) is not None:
             inputs[place] = pack(inputs[place])
     fixed = {}
@@ -113,11 +114,9 @@ def _launch(kernel: ModuleType, inputs: Sequence[Any], fixed: dict[str, Any]) ->
 
 def _copied(value: Any) -> Any:
     """A tensor of its own memory; of a packed operand its data."""
-    from dataclasses import is_dataclass, replace
-
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, tuple):
         packed: Any = value
-        return replace(packed, data=packed.data.clone())
+        return packed._replace(data=packed.data.clone())
     return value.clone()
 
 

@@ -103,6 +103,16 @@ class Conv2dShape:
         return self.taps.factors != (1, 1)
 
     @property
+    def single(self) -> bool:
+        """One tile has all channels, whatever X is: no other patch is ever loaded."""
+        return self.replicated and self.taps.channels <= self.tiles.tile_ic
+
+    @property
+    def staged_x(self) -> int:
+        """Chunks of the next patch that a thread keeps under way."""
+        return 0 if self.single else self.loads_x.units_a_thread
+
+    @property
     def by_chunk(self) -> bool:
         """Threads in a row load the chunks of a pixel, not one chunk of neighbouring pixels."""
         return self.channels_last and not self.replicated

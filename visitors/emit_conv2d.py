@@ -76,7 +76,7 @@ class Conv2dEmit(Visitor):
             epilogue_text.conversions(
                 False, "none", op.activation, op.result, "f32", shape.out_bytes, tiles.store, tiled=False
             ),
-            conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked),
+            conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked, shape.single),
             conv_text.output(op.bias, op.activation),
         )
 
@@ -124,7 +124,7 @@ class Conv2dEmit(Visitor):
 
     def _filter_constants(self) -> list[tuple[str, Any, str]]:
         """Where the filter passes through, LDS or packed to registers, and what of it and of X is under way."""
-        shape, staged = self.shape, self.shape.loads_x.units_a_thread
+        shape, staged = self.shape, self.shape.staged_x
         if shape.op.prepacked:
             return [
                 ("FRAGMENTS", "READS * A_ATOMS", "chunks that a step reads"),
@@ -183,6 +183,7 @@ class Conv2dEmit(Visitor):
             ("ROW_PIXELS, PIXELS", f"{patch.row_pixels}, {patch.pixels}", "that are written: of a row, of the patch"),
             ("PIXEL_WORDS, PITCH, IMAGE", f"{patch.pixel_bytes // 4}, {patch.pitch}, {patch.image}", "in LDS"),
             *self._filter_constants(),
+            ("PATCH_UNITS", shape.loads_x.units_a_thread, "chunks of the patch of a thread"),
             ("X_READ, W_READ, STORE", f"{tiles.read_x}, {tiles.read_w}, {tiles.store}", "elements of an access"),
             ("CHANNELS", shape.channel_step, "that exist or do not together"),
         ]

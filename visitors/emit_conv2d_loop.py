@@ -11,7 +11,7 @@ class Block:
     """One workgroup as one of its waves sees it: the patch of X, the filter, the sums."""
 
     def __init__(self, lds, X, W, tile, N, IH, IW, C, OC, pad_h, pad_w, @x_strides@):
-        self.thread = fx.Int32(gpu.thread_idx.x)
+        self.thread = thread_number()
         lane, wave = self.thread % 64, fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         wave_px, wave_oc = wave // WAVES_OC, wave % WAVES_OC
         place = (N, IH, IW, C, pad_h, pad_w, @x_given@)
@@ -40,7 +40,7 @@ _PIPELINE = '''
         patch, filters = order.do(self.patch.loads(zero)), order.do(self.filter.loads(zero, 0))
         order.do(self.patch.writes(patch) + self.filter.writes(zero, filters))
         rocdl.sched_barrier(0)
-        patch, filters = order.do(self.patch.loads(one)), order.do(self.filter.loads(*self.ahead(zero, 0, 1)))
+        patch, filters = order.do(self.patch.@more@(one)), order.do(self.filter.loads(*self.ahead(zero, 0, 1)))
         gpu.barrier()
         fragments = order.do(self.reads(0, zero, 0))
         return [*patch, *filters, *fragments, *zero_accumulators(A_ATOMS * B_ATOMS)]
@@ -87,7 +87,7 @@ _PIPELINE = '''
         order, fragments, acc, others, loaded = self.most_of(tile, TAPS - 1, filters, fragments, acc)
         order.keep()
         gpu.barrier()
-        others = others + self.patch.writes(patch) + self.patch.loads(tile + 2)
+        others = others + self.patch.writes(patch) + self.patch.@more@(tile + 2)
         acc, results = order.multiply(fragments, acc, others, 0)
         order.keep()
         gpu.barrier()
@@ -126,7 +126,7 @@ _PACKED_PIPELINE = '''
         patch, filters = order.do(self.patch.loads(zero)), in_order(self.filter.loads(zero, 0))
         order.do(self.patch.writes(patch))
         rocdl.sched_barrier(0)
-        patch = order.do(self.patch.loads(fx.Int32(1)))
+        patch = order.do(self.patch.@more@(fx.Int32(1)))
         gpu.barrier()
         return [*patch, *filters, *order.do(self.reads(0, 0)), *zero_accumulators(A_ATOMS * B_ATOMS)]
 
@@ -152,7 +152,7 @@ _PACKED_PIPELINE = '''
         order, fragments, acc = self.most_of(tile, TAPS - 1, state)
         order.keep()
         gpu.barrier()
-        acc, patch = order.multiply(fragments, acc, self.patch.writes(patch) + self.patch.loads(tile + 2), 0)
+        acc, patch = order.multiply(fragments, acc, self.patch.writes(patch) + self.patch.@more@(tile + 2), 0)
         order.keep()
         gpu.barrier()
         acc, fragments = order.multiply(fragments, acc, self.reads(0, 0), 1)
@@ -298,13 +298,16 @@ def _values(channels_last: bool, bias: bool) -> dict[str, str]:
     }
 
 
-def block_class(channels_last: bool, unrolled: bool, packed: bool) -> str:
-    """The Block class with its pipeline; `unrolled`: the taps of a tile are written out; `packed`: the filter is."""
+def block_class(channels_last: bool, unrolled: bool, packed: bool, single: bool) -> str:
+    """The Block class with its pipeline.
+
+    `unrolled`: the taps of a tile are written out; `packed`: the filter is; `single`: one tile has all channels.
+    """
     taps = _TAPS.rstrip("\n") if unrolled else ""
     values = {
         **_values(channels_last, False),
         "filter": _PACKED_FILTER if packed else piece(_FILTER),
-        "pipeline": piece(_PACKED_PIPELINE if packed else _PIPELINE),
+        "pipeline": fill(piece(_PACKED_PIPELINE if packed else _PIPELINE), {"more": "more" if single else "loads"}),
         "split": piece(_SPLIT),
     }
     return fill(piece(_BLOCK).replace("\n@taps@", taps), values)

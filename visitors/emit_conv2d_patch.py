@@ -53,7 +53,7 @@ class Patch:
         start = start + fx.Int64(tile.group * @all@) * x_c
         self.address = address_of(X) + start * ELEM_BYTES
         self.units = []
-        for i in range(PATCH_STAGED):
+        for i in range(PATCH_UNITS):
             unit = thread + i * THREADS
             pixel, chunk = @unit@
             @written@
@@ -154,6 +154,7 @@ def loads(self, tile):
     source = resource(self.address, fx.Int32(OFFSET_LIMIT))
     return [(LOAD, VEC, lambda u=u: load_chunk(source, self.neighbours(u, tile), 1)) for u in self.units]
 
+@more@
 def neighbours(self, unit, tile):
     """Offsets of the elements of a chunk."""
     _, _, chunk, image, h, w = unit
@@ -169,6 +170,13 @@ def neighbours(self, unit, tile):
         offset = (offset + one * self.x_c) * ELEM_BYTES
         places.append(((outside < 0).select(fx.Int32(OUT_OF_RANGE), offset), 0))
     return places
+'''
+
+_MORE = '''
+def more(self, tile):
+    """Chunks of a later tile of channels: the first one has them all."""
+    return []
+
 '''
 
 _FILTER = '''
@@ -261,11 +269,18 @@ def patch_class(shape: Conv2dShape) -> str:
         "written": f"pixel = pixel & ~{BLOCK - 1} | {moved}" if bits != (0, 1, 2) else "",
         "gap": " & (col < PATCH_COLS)" if shape.patch.row_pixels > shape.patch.cols.extent else "",
         "units": piece(_REPLICATED_UNITS if replicated else _UNITS),
-        "loads": piece(_REPLICATED_LOADS if replicated else _LOADS),
+        "loads": _loads(shape),
         "store": f"store_if({active}, {store[13:]}" if not shape.loads_x.divides else store,
         "kept": kept if replicated else "",
     }
     return fill(fill(piece(_PATCH), values | {"gap": "@gap@"}), values)
+
+
+def _loads(shape: Conv2dShape) -> str:
+    """How chunks of X are loaded."""
+    if not shape.replicated:
+        return piece(_LOADS)
+    return piece(_REPLICATED_LOADS).replace("@more@\n", _MORE[1:] if shape.single else "")
 
 
 def filter_class(shape: Conv2dShape) -> str:

@@ -10,6 +10,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -44,6 +47,7 @@ def bench() -> None:
     Examples:
       closedform bench attention --L 16384 --d 128 --dtype bf16
       closedform bench gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16
+      closedform bench conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16
     """
 
 
@@ -88,6 +92,29 @@ def gemm(repeats: int, warmup: int, hw: str | None, cus: int | None, as_json: bo
     descriptor = hardware_from(hw, cus, device)
     op = gemm_from(values, descriptor)
     _bench(op, descriptor, device, repeats, warmup, as_json, overrides)
+
+
+@bench.command()
+@conv2d_options
+@timing_options
+@conv2d_override_options
+@common_options
+def conv2d(repeats: int, warmup: int, hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
+    """Time a convolution: device events, buffers rotated past the last-level cache, median and minimum.
+
+    A filter that is packed once on the host (--prepack) is packed before the clock starts.
+
+    \b
+    Examples:
+      closedform bench conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16
+      closedform bench conv2d --N 1 --IC 3 --IH 224 --IW 224 --OC 64 --KH 7 --KW 7 --stride 2 --pad 3 --prepack --json
+    """
+    from closedform.device import launch_device
+
+    device = launch_device()
+    descriptor = hardware_from(hw, cus, device)
+    op = conv2d_from(values, descriptor)
+    _bench(op, descriptor, device, repeats, warmup, as_json, overrides_from(values))
 
 
 def _bench(

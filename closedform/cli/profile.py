@@ -15,6 +15,9 @@ from .options import (
     attention_from,
     attention_options,
     common_options,
+    conv2d_from,
+    conv2d_options,
+    conv2d_override_options,
     gemm_from,
     gemm_options,
     gemm_override_options,
@@ -51,6 +54,7 @@ def profile() -> None:
     Examples:
       closedform profile attention --L 16384 --d 128 --dtype bf16 --hw mi300x
       closedform profile gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x
+      closedform profile conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
       closedform profile kernel.s
       closedform profile kernel.s --grid 4,1,1 --arg normal:f16:64x64 --arg out:f32:64x64 --arg i32:64
     """
@@ -111,6 +115,24 @@ def softmax(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed
     overrides = overrides_from(values)
     op = softmax_from(values)
     _profile(op, hardware_from(hw, cus), overrides, How(blocks or None, False, seed), as_json)
+
+
+@profile.command()
+@conv2d_options
+@conv2d_override_options
+@common_options
+@blocks_option(SAMPLE)
+@seed_option
+def conv2d(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+    """Profile the emitted convolution.
+
+    \b
+    Example:
+      closedform profile conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
+    """
+    descriptor = hardware_from(hw, cus)
+    op = conv2d_from(values, descriptor)
+    _profile(op, descriptor, overrides_from(values), How(blocks or None, False, seed), as_json)
 
 
 def _profile(op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool) -> None:

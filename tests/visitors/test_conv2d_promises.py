@@ -33,6 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "deep": {"N": 8, "IC": 512, "IH": 7, "IW": 7, "OC": 512, "KH": 3, "KW": 3, "pad": 1},
     "odd": {"N": 2, "IC": 9, "IH": 20, "IW": 18, "OC": 5, "KH": 3, "KW": 3, "pad": 1},
     "patches": {"N": 8, "IC": 3, "IH": 224, "IW": 224, "OC": 768, "KH": 16, "KW": 16, "stride": 16},
+    "few": {"N": 1, "IC": 4, "IH": 7, "IW": 7, "OC": 10, "KH": 3, "KW": 3, "stride": 2, "pad": 1},
     "grouped": {"N": 2, "IC": 64, "IH": 40, "IW": 40, "OC": 64, "KH": 3, "KW": 3, "groups": 2, "stride": 2},
 }
 TYPES = [("mi100", "f32"), ("mi210", "f16"), ("mi300x", "bf16"), ("mi355x", "f16")]
