@@ -56,12 +56,8 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
         raise BadInput(f"gemm of {kind} is not offered")
     overrides = {**overrides, "atom": _atom_override(op, hw, overrides.get("atom"))}
     given = {k: v for k, v in overrides.items() if v is not None}
-    if given.get("waves_per_simd", 1) > hw.waves_per_simd_max:
-        refusal = Infeasible(
-            *("waves per SIMD", given["waves_per_simd"], hw.waves_per_simd_max, "waves"),
-            *(f"this gemm on {hw.name}", "use fewer waves per SIMD"),
-        )
-        return Derivation(op, hw, "default", None, "registers", (), None, None, refusal)
+    if (refusal := _past_the_target(op, hw, given)) is not None:
+        return Derivation(op, hw, "default", None, _binding_of(refusal.resource), (), None, None, refusal)
     block = _block(op, hw, overrides, None)
     try:
         shape = _shape(op, hw, block, overrides, given)
@@ -72,6 +68,17 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     if broken is not None:
         return Derivation(op, hw, "default", None, _binding_of(broken.resource), (), None, None, broken)
     return _result(op, hw, shape.tiles, shape)
+
+
+def _past_the_target(op: Gemm, hw: HardwareDescriptor, given: dict[str, Any]) -> Infeasible | None:
+    """Knobs beyond anything that the target has: no shape of them is counted."""
+    waves, depth = given.get("waves_per_simd", 1), given.get("tile_k", 1) * op.elem_bytes
+    where = f"this gemm on {hw.name}"
+    if waves > hw.waves_per_simd_max:
+        return Infeasible("waves per SIMD", waves, hw.waves_per_simd_max, "waves", where, "use fewer waves per SIMD")
+    if depth > hw.lds_max_per_workgroup_bytes:
+        return Infeasible("row of LDS", depth, hw.lds_max_per_workgroup_bytes, "B", where, "use a smaller tile_k")
+    return None
 
 
 def _shape(

@@ -166,11 +166,11 @@ def _direct_kinds(shape: GemmShape) -> tuple[int, int]:
 
 
 def _workgroups(shape: GemmShape) -> tuple[int, int]:
-    """Numbers that the kernel counts with: workgroups, and the tiles of k that persistent ones share."""
+    """Numbers that the kernel counts with: tiles, their parts, and the tiles of k that persistent workgroups share."""
     op, tiles = shape.op, shape.tiles
-    if not tiles.splits:
-        return 0, COUNT_LIMIT
     blocks = -(-op.M // tiles.tile_m) * -(-op.N // tiles.tile_n)
+    if not tiles.splits:
+        return blocks, COUNT_LIMIT
     if tiles.stream_k:
         return max(blocks * op.batch, 2 * tiles.stream_k * -(-op.K // tiles.tile_k)), COUNT_LIMIT
     return blocks * max(tiles.split_k, shape.atoms_m * shape.atoms_n), COUNT_LIMIT
@@ -283,6 +283,13 @@ RULES: tuple[Rule, ...] = (
         "types",
         "gelu, gelu_tanh and silu are computed in f32: use relu for f64 sums and i32 outputs",
         lambda s: (int(s.op.activation in IN_F32 and (s.acc_type == "f64" or s.op.result == "i32")), 0),
+    ),
+    Rule(
+        "extents",
+        "mapping",
+        "elements",
+        "M, N and K, filled to whole tiles, are counted in 31 bits: cut the product",
+        lambda s: (max(s.op.M + s.tiles.tile_m, s.op.N + s.tiles.tile_n, s.op.K + s.tiles.tile_k), COUNT_LIMIT),
     ),
     Rule("offsets", "global reads", "B", "use smaller tiles: a tile must lie within 31-bit offsets", _offsets),
     Rule(

@@ -126,6 +126,7 @@ BROKEN = {
 #: Settings that break a rule in another way than the ones above.
 BROKEN_TOO = [
     ("waves per SIMD", {"waves_per_simd": 100}),
+    ("row of LDS", {"tile_k": 2**40}),
     ("access size", {"read_b": 6}),
     ("access size", {"tail_a": 3}),
     ("group of tiles", {"group_m": 2**27, "tile_n": 64}),
@@ -152,6 +153,14 @@ def test_other_illegal_settings_name_their_rule(rule: str, knobs: dict[str, Any]
     reason = derived("mi300x", square(), **knobs).infeasible
     assert reason is not None
     assert reason.resource == rule
+
+
+@pytest.mark.parametrize("extents", [(10**15, 64, 64), (2**31 - 8, 64, 64), (64, 2**32, 1), (1, 1, 2**31)])
+def test_extents_that_the_kernel_cannot_count_are_refused(extents: tuple[int, int, int]) -> None:
+    reason = derived("mi300x", Gemm(*extents, dtype="bf16")).infeasible
+    assert reason is not None
+    assert reason.resource == "extents"
+    assert derived("mi300x", Gemm(2**31 - 300, 1, 1, dtype="bf16")).feasible
 
 
 def test_a_word_that_no_knob_takes_is_refused() -> None:
