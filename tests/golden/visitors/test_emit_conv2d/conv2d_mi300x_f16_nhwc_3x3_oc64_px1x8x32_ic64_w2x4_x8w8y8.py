@@ -156,6 +156,11 @@ def load(source, offsets, access, beyond=0):
     return out
 
 
+def whole_chunk(pointer):
+    """The place of a chunk in LDS is a multiple of 16 bytes, which the compiler does not always see in its XORs."""
+    return fx.recast_iter(fx.PointerType.get(T.i32, fx.AddressSpace.Shared, 16), pointer)
+
+
 @flyc.jit
 def store_if(active, value, pointer):
     if active:
@@ -211,7 +216,7 @@ class Operand:
     def fragment(self, bases, t, read):
         """Four words of k of this lane's row of atom t."""
         pointer = self.lds + bases[self.key(t, read)] + fx.Int32(self.place + self.row_of(t) * ROW_WORDS)
-        return Vec(fx.ptr_load(pointer, words(4)))
+        return Vec(fx.ptr_load(whole_chunk(pointer), words(4)))
 
 
 class Patch:
