@@ -47,12 +47,17 @@ class _Case:
         self.results: list[Result] = []
         self.grids: list[tuple[int, int, int]] = []
         torch.manual_seed(how.seed)
-        kinds = {"bias": torch.float32}
         shapes = input_shapes(self.op)
-        kind = self.module.TORCH_DTYPE
-        self.inputs = {name: torch.randn(shape).to(kinds.get(name, kind)) for name, shape in shapes.items()}
+        self.inputs = {name: self._random(shape, name) for name, shape in shapes.items()}
         self.out = torch.empty(self.op.shape_y, dtype=self.module.TORCH_OUT)
         words_of(self.out).view(np.uint8)[...] = UNTOUCHED
+
+    def _random(self, shape: tuple[int, ...], name: str) -> Any:
+        """Normal numbers in the type of the input; of i8 all that there are."""
+        import torch
+
+        kind = torch.float32 if name == "bias" else self.module.TORCH_DTYPE
+        return torch.randint(-128, 128, shape).to(kind) if kind is torch.int8 else torch.randn(shape).to(kind)
 
     def _launched(self, _: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute the launch of the emitted file."""
@@ -77,7 +82,7 @@ class _Case:
         touched = (words.view(np.uint8).reshape(*words.shape, size) != UNTOUCHED).any(axis=-1)
         inputs = {name: tensor.double().numpy() for name, tensor in self.inputs.items()}
         with np.errstate(all="ignore"):
-            want = reference(self.op, **inputs)  # type: ignore[arg-type]
+            want = reference(self.op, **inputs)
             out = self.out.double().numpy()
             if self.how.blocks is not None:
                 out = np.where(touched, out, want.out)

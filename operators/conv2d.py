@@ -36,8 +36,8 @@ __all__ = [
     "Conv2dWave",
 ]
 
-DTYPES = ("f32", "f16", "bf16")
-OUT_DTYPES = ("f32", "f16", "bf16")
+DTYPES = ("f32", "f16", "bf16", "fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2", "i8")
+OUT_DTYPES = ("f32", "f16", "bf16", "i32")
 LAYOUTS = ("NCHW", "NHWC")
 
 BOUNDARY: Mapping[str, Pad] = {"W": Pad.ZERO, "X": Pad.ZERO, "Y": Pad.ZERO}
@@ -49,9 +49,10 @@ class Conv2d:
 
     The filter is stored [OC, IC / groups, KH, KW], with NHWC [OC, KH, KW, IC / groups]. `stride` and `dilation` are
     one number or (rows, columns); `pad` counts zeros, one number, (rows, columns) or (top, bottom, left, right).
-    `bias` adds a vector of f32 along the output channels, `out_dtype` is the type of Y, the dtype where empty. Sums are
-    f32. A `prepacked` filter lies in memory as a lane's fragments (conv2d_pack), packed from what the layout says. N,
-    the image, the channels, pads and strides in memory are run-time arguments of the emitted kernel.
+    `bias` adds a vector of f32 along the output channels, `out_dtype` is the type of Y; where empty the dtype, f32 of
+    8-bit floats, i32 of i8. Sums are f32, of i8 i32. A `prepacked` filter lies in memory as a lane's fragments
+    (conv2d_pack), packed from what the layout says. N, the image, the channels, pads and strides in memory are
+    run-time arguments of the emitted kernel.
 
     Raises BadInput for an extent below 1, an unknown name, groups that do not divide the channels, or a kernel that
     is larger than the padded image, which leaves no output.
@@ -93,6 +94,10 @@ class Conv2d:
             value = getattr(self, name)
             if value not in known:
                 raise BadInput(f"{name}={value!r} is not offered for conv2d: {near_names(str(value), known)}")
+        if self.result == "i32" and self.dtype != "i8":
+            raise BadInput(f"out_dtype='i32' is not offered for {self.dtype}: only sums of i8 are whole, use f32")
+        if self.result == "i32" and self.activation not in ("none", "relu"):
+            raise BadInput(f"activation={self.activation!r} is computed in f32: use relu for i32 outputs, or f32")
         for name in ("bias", "prepacked"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"{name}={getattr(self, name)!r} must be True or False")
@@ -107,8 +112,10 @@ class Conv2d:
 
     @property
     def result(self) -> str:
-        """Type of Y."""
-        return self.out_dtype or self.dtype
+        """Type of Y: `out_dtype`, or what follows from the dtype."""
+        if self.out_dtype or dtype(self.dtype).bits > 8:
+            return self.out_dtype or self.dtype
+        return "i32" if self.dtype == "i8" else "f32"
 
     @property
     def elem_bytes(self) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, Infeasible, near_names
 from closedform.hw.occupancy import occupancy_of, register_budget
 from closedform.operators.conv2d import KNOBS, Conv2d, Conv2dTiles
@@ -249,7 +250,7 @@ def _tiles(
     pad_bytes, pitch, image = pitches(hw, atom.n, shape, bare.rows.extent, bare.cols.extent, row_bytes)
     last, replicated = op.layout == "NHWC", factors != (1, 1)
     columns = max(1, block.tile_n // (block.wave_n * atom.m))
-    run = min(8, CHUNK_BYTES // (2 if op.result != "f32" else 4))
+    run = min(8, CHUNK_BYTES // dtype(op.result).bytes)
     while columns * atom.elements_c % run:
         run //= 2
     derived: dict[str, Any] = {

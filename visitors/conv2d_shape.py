@@ -71,6 +71,11 @@ class Conv2dShape:
         self.atoms_oc = tiles.wave_tile[0] // tiles.atom.m
         self.atoms_px = tiles.wave_tile[1] // tiles.atom.n
 
+    @property
+    def work(self) -> str:
+        """Type that the epilogue computes in: f64 where Y holds whole numbers of 32 bits."""
+        return "f64" if self.op.result == "i32" else "f32"
+
     @cached_property
     def taps(self) -> Taps:
         return self.tiles.taps(self.op)

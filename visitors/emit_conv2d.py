@@ -71,13 +71,13 @@ class Conv2dEmit(Visitor):
         shape, op, tiles = self.shape, node.op, node.tiles
         return join(
             self.visit(node.interior()[0]),
-            loop_text.carried("0.0"),
+            loop_text.carried("0" if shape.acc_type == "i32" else "0.0"),
             loop_text.order(True, "B" if op.prepacked else "", False),
             epilogue_text.conversions(
-                False, "none", op.activation, op.result, "f32", shape.out_bytes, tiles.store, tiled=False
+                False, "none", op.activation, op.result, shape.work, shape.out_bytes, tiles.store, tiled=False
             ),
             conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked, shape.single),
-            conv_text.output(op.bias, op.activation),
+            conv_text.output(op.bias, op.activation, shape.acc_type == "i32", shape.work == "f64"),
         )
 
     def visit_Conv2dAtom(self, node: Conv2dAtom) -> str:
@@ -155,7 +155,11 @@ class Conv2dEmit(Visitor):
             ("TARGET", f'"{hw.gfx}"', ""),
             ("TORCH_DTYPE, ELEM_BYTES", f"torch.{TORCH_TYPES[op.dtype]}, {shape.elem_bytes}", ""),
             ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[out]}, {shape.out_bytes}", ""),
-            ("ACC_TYPE, WORK, OUT", f"fx.Float32, fx.Float32, fx.{FLYDSL_TYPES[out]}", "of sums, epilogue, Y"),
+            (
+                "ACC_TYPE, WORK, OUT",
+                ", ".join(f"fx.{FLYDSL_TYPES[name]}" for name in (shape.acc_type, shape.work, out)),
+                "of sums, epilogue, Y",
+            ),
             ("KERNEL, STRIDE, DILATION", f"{taps.kernel}, {op.stride}, {op.dilation}", "rows, columns"),
             ("PAD, GROUPS_OF_CHANNELS", f"{op.pad}, {op.groups}", "defaults of run(): above, below, left, right"),
             ("AXES", "(0, 3, 1, 2)" if last else "(0, 1, 2, 3)", "of images, channels, rows, columns"),

@@ -324,9 +324,9 @@ def kernel(channels_last: bool, bias: bool, unrolled: bool, packed: bool) -> str
     return join(fill(piece(_KERNEL), values), fill(piece(_LAUNCH), values)).replace("fx.Tensor, \n", "fx.Tensor,\n")
 
 
-def output(bias: bool, activation: str) -> str:
-    """The Output class and its bias."""
-    finish = []
+def output(bias: bool, activation: str, whole: bool, double: bool) -> str:
+    """The Output class and its bias; `whole` sums are converted, to f64 where that is computed in."""
+    finish = ["out = [x.to(WORK) for x in out]"] if whole else []
     if bias:
         finish.append("out = [x + bias_at(self.bias, c + e) for e, x in enumerate(out)]")
     if activation != "none":
@@ -337,4 +337,4 @@ def output(bias: bool, activation: str) -> str:
         "bias_kept": kept if bias else "",
         "finish": "\n".join(finish),
     }
-    return join(piece(_BIAS) if bias else "", fill(piece(_OUTPUT), values))
+    return join(piece(_BIAS) + (".to(WORK)" if double else "") if bias else "", fill(piece(_OUTPUT), values))
