@@ -58,9 +58,10 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     given = {k: v for k, v in overrides.items() if v is not None}
     if (refusal := _past_the_target(op, hw, given)) is not None:
         return Derivation(op, hw, "default", None, _binding_of(refusal.resource), (), None, None, refusal)
-    block = _block(op, hw, overrides, None)
+    candidates = _candidates(op, hw, overrides)
+    block = _best(candidates) or _given_block(op, hw, overrides)
     try:
-        shape = _shape(op, hw, block, overrides, given)
+        shape = _shape(op, hw, block, candidates, given)
     except BadInput as error:
         refusal = Infeasible("whole atoms", 1, 0, "part", str(error), "give whole atoms of every wave")
         return Derivation(op, hw, "default", None, "atom", (), None, None, refusal)
@@ -82,13 +83,13 @@ def _past_the_target(op: Gemm, hw: HardwareDescriptor, given: dict[str, Any]) ->
 
 
 def _shape(
-    op: Gemm, hw: HardwareDescriptor, block: Block, overrides: dict[str, Any], given: dict[str, Any]
+    op: Gemm, hw: HardwareDescriptor, block: Block, candidates: list[tuple[Block, float]], given: dict[str, Any]
 ) -> GemmShape:
     """The best block tile whose main loop fits the registers; the smallest one has a SIMD for itself if need be."""
     shape = GemmShape(op, _tiles(op, hw, block, given), hw)
     while block.spread is not None and not registers_fit(shape):
-        smaller = _block(op, hw, overrides, shape.accumulators)
-        if smaller.spread is None:
+        smaller = _best(candidates, shape.accumulators)
+        if smaller is None:
             least = waves_per_simd_range(hw, shape.tiles.waves, shape.lds_bytes)[0]
             return GemmShape(op, _tiles(op, hw, block, {"waves_per_simd": least, **given}), hw)
         block = smaller
@@ -111,29 +112,32 @@ def _atom_override(op: Gemm, hw: HardwareDescriptor, name: Any) -> MFMAAtom | No
     return named[0]
 
 
-def _block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any], below: int | None) -> Block:
-    """The block tile of least predicted time: rounds times clocks; ties go to the larger one.
-
-    `below` asks for fewer accumulator registers a wave than that.
-    """
-    best, best_time = None, 0.0
+def _candidates(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> list[tuple[Block, float]]:
+    """Rungs of the ladder that the overrides leave, with their predicted times: rounds times clocks."""
+    found = []
     M, N, K, batch = op.M, op.N, op.K, op.batch
     given = [(k, overrides[k]) for k in ("tile_m", "tile_n", "wave_m", "wave_n") if overrides.get(k) is not None]
     atom, pad_bytes = overrides["atom"], (overrides.get("pad") or 0) * op.elem_bytes
     for block in block_ladder(hw, op.dtype, op.packed):
         if (given and any(getattr(block, k) != v for k, v in given)) or (atom is not None and block.atom != atom):
             continue
-        if below is not None and block.accumulators >= below:
-            continue
         rows = ("A" not in op.packed) * block.tile_m + ("B" not in op.packed) * block.tile_n
         if pad_bytes and rows * (ROW_BYTES + pad_bytes) > lds_share(hw, block.wave_m * block.wave_n):
             continue
-        time = block.costs.least(block.count(M, N, batch), max(1, -(-K // block.tile_k)))
-        if best is None or time < best_time * TIE:
+        found.append((block, block.costs.least(block.count(M, N, batch), max(1, -(-K // block.tile_k)))))
+    return found
+
+
+def _best(candidates: list[tuple[Block, float]], below: int | None = None) -> Block | None:
+    """The block tile of least predicted time; ties go to the larger one.
+
+    `below` asks for fewer accumulator registers a wave than that.
+    """
+    best, best_time = None, 0.0
+    for block, time in candidates:
+        if (below is None or block.accumulators < below) and (best is None or time < best_time * TIE):
             best, best_time = block, time
-    if best is not None:
-        return best
-    return _given_block(op, hw, overrides)
+    return best
 
 
 def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tuple[Any, Any]:
