@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .api import (
         check,
         derive,
+        derive_batch,
         derive_tiles,
         emit,
         hardware,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 _HOME = {
     "check": "api",
     "derive": "api",
+    "derive_batch": "api",
     "derive_tiles": "api",
     "emit": "api",
     "hardware": "api",
@@ -104,6 +106,7 @@ __all__ = [
     "__version__",
     "check",
     "derive",
+    "derive_batch",
     "derive_tiles",
     "emit",
     "hardware",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check",
     "derive",
+    "derive_batch",
     "derive_tiles",
     "emit",
     "hardware",
@@ -70,6 +71,26 @@ def derive(
     from .visitors.feasibility import derive as derive_operator
 
     return derive_operator(op, hardware(hw), model=model, **overrides)
+
+
+def derive_batch(
+    M: Any,
+    N: Any,
+    K: Any,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    dtype: str = "bf16",
+    layout: str = "NN",
+) -> dict[str, Any]:
+    """Tiles of arrays of products, as `derive` gives each: tile_m, tile_n, tile_k, wave_m, wave_n, split_k, stream_k.
+
+    M, N and K are arrays of extents from 1, or numbers that hold for all. Raises BadInput for a type that the GPU has
+    no atom for.
+    """
+    from .visitors.gemm_default import derive_gemm_batch
+
+    gpu = hardware(hw)
+    return derive_gemm_batch(M, N, K, gpu, gpu.resolve_dtype(dtype).name, layout)
 
 
 def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: str = "f32", **shape: Any) -> Any:

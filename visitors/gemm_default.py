@@ -31,7 +31,7 @@ from .gemm_rules import broken_rule, registers_fit, waves_per_simd_range
 from .gemm_shape import GRID_X, GemmShape
 from .gemm_spread import Spread
 
-__all__ = ["block_tiles", "derive_gemm_default"]
+__all__ = ["derive_gemm_batch", "derive_gemm_default"]
 
 #: A smaller tile must win by a thousandth.
 TIE = 0.999
@@ -140,20 +140,47 @@ def _best(candidates: list[tuple[Block, float]], below: int | None = None) -> Bl
     return best
 
 
-def block_tiles(hw: HardwareDescriptor, name: str, M: Any, N: Any, K: Any) -> tuple[Any, Any]:
-    """(tile_m, tile_n) of many shapes at once: numpy arrays in, arrays out; before the check of the live set."""
+def derive_gemm_batch(M: Any, N: Any, K: Any, hw: HardwareDescriptor, dtype: str, layout: str) -> dict[str, Any]:
+    """Tiles of many products of a kind: arrays of extents in, an array for each attribute out, as `derive` gives them.
+
+    Shapes whose extents share their powers of two up to 16 have the same access widths: of each kind one is counted.
+    """
     import numpy as np
 
-    best: Any = None
-    for block in block_ladder(hw, name):
-        time = block.costs.least_of(block.count(M, N), -(-K // block.tile_k))
-        if best is None:
-            best, tile_m, tile_n = time, np.full_like(M, block.tile_m), np.full_like(M, block.tile_n)
-            continue
-        better = time < best * TIE
-        best = np.where(better, time, best)
-        tile_m, tile_n = np.where(better, block.tile_m, tile_m), np.where(better, block.tile_n, tile_n)
-    return tile_m, tile_n
+    M, N, K = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.int64)) for x in (M, N, K)))
+    ladder = block_ladder(hw, dtype)
+    ways = [b.costs.ways_of(b.count(M, N), np.maximum(1, -(-K // b.tile_k))) for b in ladder]
+    held = np.array([block.accumulators for block in ladder])
+    chosen, below = np.zeros(M.shape, int), np.full(M.shape, held.max() + 1)
+    open_, widths = np.arange(len(M)), [np.gcd(x, 16) for x in (M, N, K)]
+    while len(open_):
+        place, best = np.full(len(open_), -1), np.zeros(len(open_))
+        for i, (clocks, _, _) in enumerate(ways):
+            better = (held[i] < below[open_]) & ((place < 0) | (clocks[open_] < best * TIE))
+            place, best = np.where(better, i, place), np.where(better, clocks[open_], best)
+        open_, place = open_[place >= 0], place[place >= 0]  # the smallest one has a SIMD for itself
+        chosen[open_] = place
+        streams = np.array([ways[i][2][at] > 0 for i, at in zip(place, open_, strict=True)], int)
+        kinds = np.stack([place, streams, *(w[open_] for w in widths)], axis=1)
+        _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+        fits = np.array(
+            [
+                _fits(Gemm(int(M[i]), int(N[i]), int(K[i]), dtype, layout=layout), hw, ladder[chosen[i]])
+                for i in open_[first]
+            ],
+            bool,
+        )
+        open_ = open_[~fits[kind.ravel()]] if len(open_) else open_
+        below[open_] = held[chosen[open_]]
+    names = ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n")
+    columns = {name: np.array([getattr(block, name) for block in ladder])[chosen] for name in names}
+    rows = np.arange(len(M))
+    split_k, stream_k = (np.stack([way[k] for way in ways])[chosen, rows] for k in (1, 2))
+    return {**columns, "split_k": split_k, "stream_k": stream_k}
+
+
+def _fits(op: Gemm, hw: HardwareDescriptor, block: Block) -> bool:
+    return registers_fit(GemmShape(op, _tiles(op, hw, block, {}), hw))
 
 
 def _given_block(op: Gemm, hw: HardwareDescriptor, overrides: dict[str, Any]) -> Block:

@@ -106,12 +106,14 @@ class SpreadCosts:
             return self.split_k(blocks, depth)
         return Spread(stream_k=self.cus * self.together)
 
-    def least_of(self, blocks: Any, depth: Any) -> Any:
-        """`least` for arrays of problems."""
+    def ways_of(self, blocks: Any, depth: Any) -> tuple[Any, Any, Any]:
+        """`least` and `best` for arrays of problems: (clocks, split_k, stream_k)."""
         import numpy as np
 
-        plain = self.plain(blocks, depth)
-        split = self.split(np.maximum(1, self.parts(blocks, depth)), depth)
+        plain, few = self.plain(blocks, depth), self.few(blocks, depth)
+        parts = np.maximum(1, self.parts(blocks, depth))
         uneven = np.where(self.uneven(blocks, depth), self.stream(blocks, depth), plain)
-        other = np.where(self.few(blocks, depth), split, uneven)
-        return np.where(other < GAIN * plain, other, plain)
+        other = np.where(few, self.split(parts, depth), uneven)
+        gains = other < GAIN * plain
+        split_k = np.where(gains & few, parts, 1)
+        return np.where(gains, other, plain), split_k, np.where(gains & ~few, self.cus * self.together, 0)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from closedform import derive_batch
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
 from closedform.hw.occupancy import waves_per_simd
@@ -19,7 +20,6 @@ from closedform.operators.knob import MECHANISMS, KnobRow
 from closedform.visitors.compile import compile_source, missing_dependency
 from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
-from closedform.visitors.gemm_default import block_tiles
 from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES, RULES, lds_fits
 from closedform.visitors.gemm_shape import GemmShape, _known
 
@@ -373,13 +373,25 @@ def test_deriving_takes_under_200_microseconds_and_many_shapes_half_a_second() -
         best = min(best, (time.process_time() - start) / len(ops))
     assert best < 400e-6  # 150 on an idle core
     sizes = np.random.default_rng(0).integers(1, 300, (3, 10000)) * 64
+    derive_batch(*sizes[:, :10], hw, dtype="bf16", layout="NT")
     start = time.process_time()
-    tile_m, tile_n = block_tiles(hw, "bf16", *sizes)
+    derive_batch(*sizes, hw, dtype="bf16", layout="NT")
     assert time.process_time() - start < 0.5
-    for i in range(0, 10000, 997):
-        tiles = derive(Gemm(*map(int, sizes[:, i]), dtype="bf16", layout="NT"), hw).tiles
+
+
+@pytest.mark.parametrize(
+    ("hw", "dtype", "layout"),
+    [("mi300x", "bf16", "NT"), ("mi100", "f32", "TN"), ("mi210", "f64", "NN"), ("mi355x", "fp8_e4m3fn", "TT")],
+)
+def test_a_batch_is_derived_as_each_of_its_products(hw: str, dtype: str, layout: str) -> None:
+    rng = np.random.default_rng(1)
+    sizes = np.concatenate([rng.integers(1, 9000, (3, 100)), 64 * rng.integers(1, 130, (3, 100))], axis=1)
+    batch = derive_batch(*sizes, hw, dtype=dtype, layout=layout)
+    for i in range(200):
+        tiles = derived(hw, Gemm(*map(int, sizes[:, i]), dtype=dtype, layout=layout)).tiles
         assert tiles is not None
-        assert (tiles.tile_m, tiles.tile_n) == (tile_m[i], tile_n[i])
+        for name, column in batch.items():
+            assert getattr(tiles, name) == column[i], (name, sizes[:, i])
 
 
 def test_small_grids_get_smaller_tiles() -> None:
