@@ -34,7 +34,7 @@ GAPS_PERCENT_FEW = 14
 #: Registers of partial sums that the compiler loads early where they are added (SPLIT_K from 2 to 40); more in a kernel
 #: that multiplies too, whose budget is larger, if they are few a part.
 REDUCING, REDUCING_FEW, FEW = 72, 128, 8
-#: Registers of the last tile where some access has less than 4 bytes: what is shifted and joined.
+#: Registers of the last tile where some access has less than 4 bytes, and what the epilogue adds is read early.
 NARROW = 4
 #: Words of transposed chunks that wait for their last line, in the main loop.
 TRANSPOSING = 4
@@ -188,7 +188,7 @@ def _last_tile(shape: GemmShape) -> tuple[list[RegisterItem], int]:
             if operand.elem_bytes < 4:
                 transposing = max(transposing, operand.read * 4 // operand.elem_bytes)
         offsets += _writes(operand)
-    offsets += NARROW * shape.narrow
+    offsets += NARROW * (shape.narrow and (shape.op.has_c or shape.op.bias != "none"))
     layout = shape.layout
     # Reads of a second step are made early; of operands of two reads, whose MFMAs are long, only those of the next one.
     ahead = shape.fragments * (layout.steps > 1) if layout.reads == 1 else 4 * layout.reads

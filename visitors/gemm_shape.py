@@ -95,7 +95,7 @@ class _OfAnySize(Generic[T]):
 
 
 @lru_cache(maxsize=4096)
-def _known(hw: HardwareDescriptor, tiles: GemmTiles, *kind: str) -> dict[str, Any]:
+def _known(hw: HardwareDescriptor, tiles: GemmTiles, *kind: str | bool) -> dict[str, Any]:
     """What is known of all products of a kind."""
     return {}
 
@@ -105,7 +105,7 @@ class GemmShape:
 
     def __init__(self, op: Gemm, tiles: GemmTiles, hw: HardwareDescriptor) -> None:
         self.op, self.tiles, self.hw = op, tiles, hw
-        self.known = _known(hw, tiles, op.dtype, op.result, op.layout, op.preshuffled)
+        self.known = _known(hw, tiles, op.dtype, op.result, op.layout, op.preshuffled, op.bias, op.has_c)
         self.atom = tiles.atom
         self.threads = tiles.waves * hw.wavefront_size
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
