@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .hw.errors import InfeasibleError
+from .hw.errors import BadInput, InfeasibleError
 
 if TYPE_CHECKING:
     from .checking import CheckResult
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
+    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
     from .operators.operator import Operator
     from .predict.answer import Prediction, Selection
@@ -154,32 +155,45 @@ def check(
     return check_derivation(derivation, level, seed=seed)
 
 
-def predict(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **config: Any) -> Prediction:
+def predict(op: Operator, hw: str | Path | HardwareDescriptor = "mi300x", **config: Any) -> Prediction:
     """Latency of the operator by the calibrated model, with a band and what binds.
 
-    `config` fixes tiles (gemm: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv, waves,
-    stages, and causal); what is left out is what `select` takes. gemm takes `constants` too, from
+    `config` fixes tiles (gemm and conv2d: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv,
+    waves, stages, and causal); what is left out is what `select` takes. gemm and conv2d take `constants` too, from
     `closedform.predict.constants_from(file, gpu, family)`.
     """
-    from .operators.attention import Attention
     from .predict.attention_answer import predict_attention
+    from .predict.convolution import predict_conv2d
     from .predict.gemm_answer import predict_gemm
+    from .predict.softmax import predict_softmax
 
-    gpu = hardware(hw)
-    return predict_attention(op, gpu, **config) if isinstance(op, Attention) else predict_gemm(op, gpu, **config)
+    answers: dict[str, Callable[..., Prediction]] = {
+        "attention": predict_attention,
+        "conv2d": predict_conv2d,
+        "gemm": predict_gemm,
+        "softmax": predict_softmax,
+    }
+    return answers[op.name](op, hardware(hw), **config)
 
 
-def select(op: Attention | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
+def select(op: Attention | Conv2d | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
     """The fastest legal configuration by the model and the runners-up.
 
-    options: count; causal for attention; constants for gemm.
+    options: count; causal for attention; constants for gemm and conv2d. Raises BadInput for softmax, which has no
+    lattice of tiles to rank.
     """
-    from .operators.attention import Attention
     from .predict.attention_answer import select_attention
+    from .predict.convolution import select_conv2d
     from .predict.gemm_answer import select_gemm
 
-    gpu = hardware(hw)
-    return select_attention(op, gpu, **options) if isinstance(op, Attention) else select_gemm(op, gpu, **options)
+    answers: dict[str, Callable[..., Selection]] = {
+        "attention": select_attention,
+        "conv2d": select_conv2d,
+        "gemm": select_gemm,
+    }
+    if op.name not in answers:
+        raise BadInput(f"select has no lattice of tiles for {op.name}: derive gives its tiles")
+    return answers[op.name](op, hardware(hw), **options)
 
 
 def select_batch(

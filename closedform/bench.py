@@ -28,7 +28,9 @@ FILLER_SIDE, FILLER_LIMIT = 4096, 1000
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one launch in microseconds; `tflops` from the median, `peak_tflops` computed."""
+    """Times of one launch in microseconds. From the median `tflops`, and `gb_per_s` of what must be moved; peaks are
+    computed from the descriptor.
+    """
 
     kernel: str
     hw: str
@@ -38,6 +40,8 @@ class Timing:
     buffer_sets: int
     tflops: float
     peak_tflops: float
+    gb_per_s: float
+    peak_gb_per_s: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,7 +51,9 @@ class Timing:
             f"{self.kernel} on {self.hw}: median {self.median_us:.1f} us, minimum {self.min_us:.1f} us of "
             f"{self.launches} launches over {self.buffer_sets} sets of buffers\n"
             f"{self.tflops:.1f} TFLOPS, {self.tflops / self.peak_tflops:.1%} of the computed peak of "
-            f"{self.peak_tflops:.1f}"
+            f"{self.peak_tflops:.1f}\n"
+            f"{self.gb_per_s:.1f} GB/s of what must be moved, {self.gb_per_s / self.peak_gb_per_s:.1%} of HBM's "
+            f"{self.peak_gb_per_s:.1f}"
         )
 
 
@@ -91,6 +97,8 @@ def bench_operator(
         buffer_sets=sets,
         tflops=flops(op) / median_us / 1e6,
         peak_tflops=hw.peak_tflops(op.dtype),
+        gb_per_s=compulsory_bytes(op) / median_us / 1e3,
+        peak_gb_per_s=hw.hbm_bytes_per_s / 1e9,
     )
 
 
@@ -108,8 +116,10 @@ def launches_of(kernel: ModuleType, *, sets: int, device: str = "cuda") -> list[
 
 
 def _launch(kernel: ModuleType, inputs: Sequence[Any], fixed: dict[str, Any]) -> Callable[[], Any]:
-    out = kernel.run(*inputs, **fixed)
-    return lambda: kernel.run(*inputs, out=out, **fixed)
+    """A launch into the outputs of the first one: `out`, and where there are two the `lse` of each row."""
+    made = kernel.run(*inputs, **fixed)
+    outputs = dict(zip(("out", "lse"), made if isinstance(made, tuple) else (made,), strict=False))
+    return lambda: kernel.run(*inputs, **outputs, **fixed)
 
 
 def _copied(value: Any) -> Any:

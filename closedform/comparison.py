@@ -92,7 +92,7 @@ def _unfused(op: Attention, hw: HardwareDescriptor) -> tuple[Side, dict[str, flo
     softmax = found.softmax.op
     times = {
         "scores": _gemm_us(found.scores, hw),
-        "softmax": predict_softmax(softmax.rows, softmax.cols, op.dtype, hw).latency_us,
+        "softmax": predict_softmax(softmax, hw).latency_us,
         "values": _gemm_us(found.values, hw),
     }
     read_again = scores_bytes(op) * (found.softmax.require()[0].passes - 1)

@@ -85,9 +85,11 @@ def test_install_command_emits_the_main_job() -> None:
 
 
 def test_every_command_is_listed() -> None:
+    import click
+
     from closedform.cli import cli
 
-    for name in cli.commands:
+    for name in cli.list_commands(click.Context(cli)):
         assert f"`closedform {name}" in README
 
 
@@ -98,7 +100,9 @@ def help_pages() -> list[list[str]]:
 
     def walk(group: click.Group, path: list[str]) -> list[list[str]]:
         pages = [path]
-        for name, command in group.commands.items():
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
             pages += walk(command, [*path, name]) if isinstance(command, click.Group) else [[*path, name]]
         return pages
 

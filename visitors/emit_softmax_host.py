@@ -128,7 +128,7 @@ def main():
     if arch != TARGET:
         print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
         return 3
-    inputs = @example_inputs@
+    inputs = example("cuda")
     out = run(*inputs)@first_end@
     sample = torch.linspace(0, out.shape[0] - 1, min(out.shape[0], 64)).long().unique()
     want = reference(*(t[sample].cpu() for t in inputs))@first_end@
@@ -201,9 +201,8 @@ def host(op: Softmax, tiles: SoftmaxTiles) -> str:
         "example_mask": "mask = (torch.rand(rows, cols, generator=generator) < 0.5).to(device, torch.uint8)"
         if op.mask
         else "",
-        "inputs": "x, mask" if op.mask else "x",
-        "example_x": "x, mask" if op.mask else "x",
-        "example_inputs": 'example("cuda")' if op.mask else '[example("cuda")]',
+        "inputs": "[x, mask]" if op.mask else "[x]",
+        "example_x": "x, mask" if op.mask else "(x,)",
         "example_lse": "lse = torch.empty(rows)" if op.lse else "",
         "example_work": "workspace = torch.empty(rows, 2 * SPLITS)" if tiles.splits > 1 else "",
         "first_end": "[0]" if op.lse else "",

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import (
-    attention_from,
-    attention_options,
-    common_options,
-    conv2d_from,
-    conv2d_options,
-    conv2d_override_options,
-    gemm_from,
-    gemm_options,
-    gemm_override_options,
-    hardware_from,
-    override_options,
-    overrides_from,
-    softmax_from,
-    softmax_options,
-    softmax_override_options,
-)
+from .operators import ATTENTION, CONV2D, GEMM, SOFTMAX, Request, takes
 from .output import print_json
 
 if TYPE_CHECKING:
-    from closedform.hw.descriptor import HardwareDescriptor
-    from closedform.operators.attention import Attention
     from closedform.visitors.derivation import Derivation
 
 __all__ = ["derive", "report"]
 
+model_option = click.option(
+    "--model",
+    default="default",
+    show_default=True,
+    metavar="default|paper",
+    help="default: of the kernels that we emit; paper: the closed-formula paper's own derivation.",
+)
 explain_option = click.option(
     "--explain", is_flag=True, help="Print every formula with the numbers put in, and which capacity binds."
 )
@@ -50,23 +39,13 @@ def derive() -> None:
 
 
 @derive.command()
-@attention_options
-@click.option(
-    "--model",
-    default="default",
-    show_default=True,
-    metavar="default|paper",
-    help="default: of the kernels that we emit; paper: the closed-formula paper's own derivation.",
-)
-@override_options
+@takes(ATTENTION)
+@model_option
 @click.option(
     "--compare", is_flag=True, help="Compare with the same in three kernels: traffic, operations, rounds, time."
 )
-@common_options
 @explain_option
-def attention(
-    model: str, compare: bool, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any
-) -> None:
+def attention(request: Request, *, model: str, compare: bool, explain: bool) -> None:
     """Derive fused attention.
 
     \b
@@ -76,31 +55,19 @@ def attention(
       closedform derive attention --L 4096 --d 64 --heads 32 --hw mi300x --cus 38 --json
       closedform derive attention --L 16384 --d 128 --hw mi300x --compare
     """
-    from closedform.visitors.feasibility import derive as derive_operator
-
-    overrides = overrides_from(values)
-    op = attention_from(values)
     if compare:
-        if overrides or model != "default" or explain:
+        if request.overrides or model != "default" or explain:
             raise click.UsageError("--compare takes the default tiles: leave out --model, --explain and tile options")
-        _compare(op, hardware_from(hw, cus), as_json)
+        _compare(request)
         return
-    report(derive_operator(op, hardware_from(hw, cus), model=model, **overrides), as_json, explain)
+    _derive(request, explain, model)
 
 
 @derive.command()
-@gemm_options
-@gemm_override_options
-@click.option(
-    "--model",
-    default="default",
-    show_default=True,
-    metavar="default|paper",
-    help="default: of the kernels that are emitted; paper: the closed-formula paper's derivation.",
-)
-@common_options
+@takes(GEMM)
+@model_option
 @explain_option
-def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+def gemm(request: Request, *, model: str, explain: bool) -> None:
     """Derive a matrix product D = act(alpha A B + beta C + bias).
 
     \b
@@ -109,19 +76,13 @@ def gemm(model: str, hw: str | None, cus: int | None, as_json: bool, explain: bo
       closedform derive gemm --M 512 --N 512 --K 512 --hw mi210 --dtype bf16 --json
       closedform derive gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype f16 --tile-m 128 --hw mi300x
     """
-    from closedform.visitors.feasibility import derive as derive_operator
-
-    descriptor = hardware_from(hw, cus)
-    op = gemm_from(values, descriptor)
-    report(derive_operator(op, descriptor, model=model, **overrides_from(values)), as_json, explain)
+    _derive(request, explain, model)
 
 
 @derive.command()
-@conv2d_options
-@conv2d_override_options
-@common_options
+@takes(CONV2D)
 @explain_option
-def conv2d(hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+def conv2d(request: Request, *, explain: bool) -> None:
     """Derive a direct 2D convolution Y = act(W * X + bias).
 
     \b
@@ -129,19 +90,13 @@ def conv2d(hw: str | None, cus: int | None, as_json: bool, explain: bool, **valu
       closedform derive conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
       closedform derive conv2d --N 1 --IC 3 --IH 224 --IW 224 --OC 64 --KH 7 --KW 7 --stride 2 --pad 3 --explain
     """
-    from closedform.visitors.feasibility import derive as derive_operator
-
-    descriptor = hardware_from(hw, cus)
-    op = conv2d_from(values, descriptor)
-    report(derive_operator(op, descriptor, **overrides_from(values)), as_json, explain)
+    _derive(request, explain)
 
 
 @derive.command()
-@softmax_options
-@softmax_override_options
-@common_options
+@takes(SOFTMAX)
 @explain_option
-def softmax(hw: str | None, cus: int | None, as_json: bool, explain: bool, **values: Any) -> None:
+def softmax(request: Request, *, explain: bool) -> None:
     """Derive a softmax along the rows of a matrix.
 
     \b
@@ -149,21 +104,24 @@ def softmax(hw: str | None, cus: int | None, as_json: bool, explain: bool, **val
       closedform derive softmax --rows 8192 --cols 4096 --hw mi300x --dtype bf16 --explain
       closedform derive softmax --rows 1 --cols 1000000 --hw mi210 --json
     """
-    from closedform.visitors.feasibility import derive as derive_operator
-
-    overrides = overrides_from(values)
-    report(derive_operator(softmax_from(values), hardware_from(hw, cus), **overrides), as_json, explain)
+    _derive(request, explain)
 
 
-def _compare(op: Attention, hw: HardwareDescriptor, as_json: bool) -> None:
+def _compare(request: Request) -> None:
     from closedform.comparison import compare_attention
     from closedform.comparison_report import comparison_text
 
-    found = compare_attention(op, hw)
-    if as_json:
+    found = compare_attention(request.op, request.hw)
+    if request.as_json:
         print_json(found.to_json())
     else:
         click.echo(comparison_text(found))
+
+
+def _derive(request: Request, explain: bool, model: str = "default") -> None:
+    from closedform.visitors.feasibility import derive as derive_operator
+
+    report(derive_operator(request.op, request.hw, model=model, **request.overrides), request.as_json, explain)
 
 
 def report(derivation: Derivation, as_json: bool, explain: bool) -> None:

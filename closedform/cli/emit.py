@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from .derive import explain_option
-from .options import (
-    attention_from,
-    attention_options,
-    common_options,
-    conv2d_from,
-    conv2d_options,
-    conv2d_override_options,
-    gemm_from,
-    gemm_options,
-    gemm_override_options,
-    hardware_from,
-    override_options,
-    overrides_from,
-    softmax_from,
-    softmax_options,
-    softmax_override_options,
-    stack,
-)
+from .operators import ATTENTION, CONV2D, GEMM, SOFTMAX, Request, takes
+from .options import stack
 from .output import notice, print_json
-
-if TYPE_CHECKING:
-    from closedform.hw.descriptor import HardwareDescriptor
-    from closedform.operators.attention import Attention
-    from closedform.operators.operator import Operator
 
 __all__ = ["emit"]
 
@@ -67,24 +45,11 @@ file_options = stack(
 
 
 @emit.command()
-@attention_options
-@override_options
+@takes(ATTENTION)
 @click.option("--unfused", is_flag=True, help="Three kernels with S in memory: product, softmax, product.")
-@common_options
 @file_options
 @explain_option
-def attention(
-    *,
-    unfused: bool,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    explain: bool,
-    out: Path,
-    isa: bool,
-    compile_: bool | None,
-    **values: Any,
-) -> None:
+def attention(request: Request, *, unfused: bool, explain: bool, out: Path, isa: bool, compile_: bool | None) -> None:
     """Write fused attention: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
 
     The kernel is compiled for its target on this machine, no GPU needed; registers, spills and LDS of the
@@ -97,32 +62,19 @@ def attention(
       closedform emit attention --L 1000 --Lkv 3000 --d 80 --heads 16 --hw mi210 --no-compile --json
       closedform emit attention --L 4096 --d 128 --heads 16 --hw mi300x --unfused
     """
-    op, overrides = attention_from(values), overrides_from(values)
     if unfused:
-        if overrides or explain:
+        if request.overrides or explain:
             raise click.UsageError("--unfused takes the default tiles: leave out --explain and tile options")
-        _write_unfused(op, hardware_from(hw, cus), as_json, out, isa, compile_)
+        _write_unfused(request, out, isa, compile_)
         return
-    write(op, hardware_from(hw, cus), overrides, as_json, explain, out, isa, compile_)
+    _write(request, explain, out, isa, compile_)
 
 
 @emit.command()
-@gemm_options
-@gemm_override_options
-@common_options
+@takes(GEMM)
 @file_options
 @explain_option
-def gemm(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    explain: bool,
-    out: Path,
-    isa: bool,
-    compile_: bool | None,
-    **values: Any,
-) -> None:
+def gemm(request: Request, *, explain: bool, out: Path, isa: bool, compile_: bool | None) -> None:
     """Write a matrix product: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
 
     \b
@@ -130,56 +82,28 @@ def gemm(
       closedform emit gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x --isa
       closedform emit gemm --M 4096 --N 4096 --K 4096 --dtype fp8 --layout NT --hw mi355x --activation silu
     """
-    descriptor = hardware_from(hw, cus)
-    op = gemm_from(values, descriptor)
-    write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
+    _write(request, explain, out, isa, compile_)
 
 
 @emit.command()
-@conv2d_options
-@conv2d_override_options
-@common_options
+@takes(CONV2D)
 @file_options
 @explain_option
-def conv2d(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    explain: bool,
-    out: Path,
-    isa: bool,
-    compile_: bool | None,
-    **values: Any,
-) -> None:
+def conv2d(request: Request, *, explain: bool, out: Path, isa: bool, compile_: bool | None) -> None:
     """Write a direct 2D convolution: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
 
     \b
     Example:
       closedform emit conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
     """
-    descriptor = hardware_from(hw, cus)
-    op = conv2d_from(values, descriptor)
-    write(op, descriptor, overrides_from(values), as_json, explain, out, isa, compile_)
+    _write(request, explain, out, isa, compile_)
 
 
 @emit.command()
-@softmax_options
-@softmax_override_options
-@common_options
+@takes(SOFTMAX)
 @file_options
 @explain_option
-def softmax(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    explain: bool,
-    out: Path,
-    isa: bool,
-    compile_: bool | None,
-    **values: Any,
-) -> None:
+def softmax(request: Request, *, explain: bool, out: Path, isa: bool, compile_: bool | None) -> None:
     """Write a softmax along rows: the kernel (.py), its manifest (.json) and, with --isa, its assembly (.s).
 
     \b
@@ -187,21 +111,17 @@ def softmax(
       closedform emit softmax --rows 8192 --cols 4096 --dtype bf16 --hw mi300x --isa
       closedform emit softmax --rows 1 --cols 1000000 --log --lse --hw mi210 --no-compile
     """
-    overrides = overrides_from(values)
-    op = softmax_from(values)
-    write(op, hardware_from(hw, cus), overrides, as_json, explain, out, isa, compile_)
+    _write(request, explain, out, isa, compile_)
 
 
-def _write_unfused(
-    op: Attention, hw: HardwareDescriptor, as_json: bool, out: Path, isa: bool, compile_: bool | None
-) -> None:
+def _write_unfused(request: Request, out: Path, isa: bool, compile_: bool | None) -> None:
     from closedform.explain import emission_summary
     from closedform.unfused import emit_unfused
 
-    emission = emit_unfused(op, hw, out, compile=compile_, isa=isa)
+    emission = emit_unfused(request.op, request.hw, out, compile=compile_, isa=isa)
     for reason in {part.resources["compiled_reason"] for part in emission.parts.values()} - {None}:
         notice(f"not compiled: {reason}")
-    if as_json:
+    if request.as_json:
         print_json(emission.to_json())
         return
     for part in emission.parts.values():
@@ -209,26 +129,17 @@ def _write_unfused(
     click.echo(f"wrote     {emission.kernel}\nwrote     {emission.manifest}")
 
 
-def write(
-    op: Operator,
-    hw: HardwareDescriptor,
-    overrides: dict[str, Any],
-    as_json: bool,
-    explain: bool,
-    out: Path,
-    isa: bool,
-    compile_: bool | None,
-) -> None:
+def _write(request: Request, explain: bool, out: Path, isa: bool, compile_: bool | None) -> None:
     """Derive, emit and print what was written."""
     from closedform.emission import emit_to
     from closedform.visitors.feasibility import derive
 
-    derivation = derive(op, hw, model="default", **overrides)
+    derivation = derive(request.op, request.hw, model="default", **request.overrides)
     emission = emit_to(derivation, out, compile=compile_, isa=isa)
     reason = emission.resources["compiled_reason"]
     if reason is not None:
         notice(f"not compiled: {reason}")
-    if as_json:
+    if request.as_json:
         result = emission.to_json()
         if explain:
             result["derivation"] = derivation.to_json()

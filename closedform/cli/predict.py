@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import attention_from, attention_options, common_options, gemm_from, gemm_options, hardware_from, stack
+from .operators import ATTENTION, CONV2D, GEMM, SOFTMAX, Request, takes
+from .options import F
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from closedform.predict.answer import Prediction
     from closedform.predict.constants import Constants
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-__all__ = ["causal_option", "constants_option", "convolution_options", "own_constants", "predict"]
+__all__ = ["causal_option", "constants_option", "own_constants", "predict"]
 
 plot_option = click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Write a roofline plot (needs matplotlib)."
@@ -29,21 +28,6 @@ constants_option = click.option(
     help="Constants that `closedform fit --out` wrote.",
 )
 causal_option = click.option("--causal", is_flag=True, help="Mask keys after the query.")
-
-
-convolution_options = stack(
-    click.option("--N", "N", type=int, required=True, metavar="N", help="Images."),
-    click.option("--IC", "IC", type=int, required=True, metavar="N", help="Channels of the image."),
-    click.option("--IH", "IH", type=int, required=True, metavar="N", help="Height of the image."),
-    click.option("--IW", "IW", type=int, required=True, metavar="N", help="Width of the image."),
-    click.option("--OC", "OC", type=int, required=True, metavar="N", help="Channels of the result."),
-    click.option("--KH", "KH", type=int, required=True, metavar="N", help="Height of the filter."),
-    click.option("--KW", "KW", type=int, required=True, metavar="N", help="Width of the filter."),
-    click.option("--stride", type=int, default=1, show_default=True, metavar="N", help="Step between windows."),
-    click.option("--pad", type=int, default=0, show_default=True, metavar="N", help="Zeros around the image."),
-    click.option("--dilation", type=int, default=1, show_default=True, metavar="N", help="Step between filter taps."),
-    click.option("--groups", type=int, default=1, show_default=True, metavar="N", help="Groups of channels."),
-)
 
 
 def own_constants(path: str | None, hw: HardwareDescriptor) -> Constants | None:
@@ -74,8 +58,8 @@ def config_from(values: dict[str, Any], *names: str) -> dict[str, int]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-GEMM = ("tile_m", "tile_n", "tile_k", "waves", "stages", "split_k")
-ATTENTION = ("tile_q", "tile_kv", "waves", "stages")
+TILES = ("tile_m", "tile_n", "tile_k", "waves", "stages", "split_k")
+ATTENTION_TILES = ("tile_q", "tile_kv", "waves", "stages")
 
 
 @click.group()
@@ -90,14 +74,11 @@ def predict() -> None:
 
 
 @predict.command()
-@gemm_options
-@config_options(*GEMM)
+@takes(GEMM, knobs=False)
+@config_options(*TILES)
 @constants_option
 @plot_option
-@common_options
-def gemm(
-    hw: str | None, cus: int | None, as_json: bool, plot: str | None, constants: str | None, **values: Any
-) -> None:
+def gemm(request: Request, *, plot: str | None, constants: str | None, **values: Any) -> None:
     """Predict a matrix product with the selected configuration or a given one.
 
     \b
@@ -106,20 +87,17 @@ def gemm(
     """
     from closedform.predict.gemm_answer import predict_gemm
 
-    gpu = hardware_from(hw, cus)
-    config = config_from(values, *GEMM)
-    op = gemm_from(values, gpu)
-    found = predict_gemm(op, gpu, constants=own_constants(constants, gpu), **config)
-    _report(found, gpu, op.dtype, as_json, plot)
+    config = config_from(values, *TILES)
+    own = own_constants(constants, request.hw)
+    _report(request, predict_gemm(request.op, request.hw, constants=own, **config), plot)
 
 
 @predict.command()
-@attention_options
+@takes(ATTENTION, knobs=False)
 @causal_option
-@config_options(*ATTENTION)
+@config_options(*ATTENTION_TILES)
 @plot_option
-@common_options
-def attention(hw: str | None, cus: int | None, as_json: bool, plot: str | None, causal: bool, **values: Any) -> None:
+def attention(request: Request, *, plot: str | None, causal: bool, **values: Any) -> None:
     """Predict fused attention with the selected configuration or a given one.
 
     \b
@@ -128,20 +106,14 @@ def attention(hw: str | None, cus: int | None, as_json: bool, plot: str | None, 
     """
     from closedform.predict.attention_answer import predict_attention
 
-    gpu = hardware_from(hw, cus)
-    config = config_from(values, *ATTENTION)
-    op = attention_from(values)
-    _report(predict_attention(op, gpu, causal=causal, **config), gpu, op.dtype, as_json, plot)
+    config = config_from(values, *ATTENTION_TILES)
+    _report(request, predict_attention(request.op, request.hw, causal=causal, **config), plot)
 
 
 @predict.command()
-@click.option("--rows", type=int, required=True, metavar="N", help="Rows, each normalised.")
-@click.option("--cols", type=int, required=True, metavar="N", help="Columns.")
+@takes(SOFTMAX, knobs=False)
 @plot_option
-@common_options
-def softmax(
-    rows: int, cols: int, hw: str | None, cus: int | None, dtype: str | None, as_json: bool, plot: str | None
-) -> None:
+def softmax(request: Request, *, plot: str | None) -> None:
     """Predict a softmax over rows.
 
     \b
@@ -150,26 +122,15 @@ def softmax(
     """
     from closedform.predict.softmax import predict_softmax
 
-    gpu = hardware_from(hw, cus)
-    kind = gpu.resolve_dtype(dtype or "f32").name
-    _report(predict_softmax(rows, cols, kind, gpu), gpu, kind, as_json, plot)
+    _report(request, predict_softmax(request.op, request.hw), plot)
 
 
 @predict.command()
-@convolution_options
-@config_options(*GEMM)
+@takes(CONV2D, knobs=False)
+@config_options(*TILES)
 @constants_option
 @plot_option
-@common_options
-def conv2d(
-    hw: str | None,
-    cus: int | None,
-    dtype: str | None,
-    as_json: bool,
-    plot: str | None,
-    constants: str | None,
-    **values: Any,
-) -> None:
+def conv2d(request: Request, *, plot: str | None, constants: str | None, **values: Any) -> None:
     """Predict a convolution, as the product that its kernels compute.
 
     \b
@@ -178,19 +139,17 @@ def conv2d(
     """
     from closedform.predict.convolution import predict_conv2d
 
-    gpu = hardware_from(hw, cus)
-    kind = gpu.resolve_dtype(dtype or "f32").name
-    config = config_from(values, *GEMM)
-    own = own_constants(constants, gpu)
-    _report(predict_conv2d(gpu, constants=own, config=config, dtype=kind, **values), gpu, kind, as_json, plot)
+    config = config_from(values, *TILES)
+    own = own_constants(constants, request.hw)
+    _report(request, predict_conv2d(request.op, request.hw, constants=own, **config), plot)
 
 
-def _report(found: Prediction, hw: HardwareDescriptor, dtype: str, as_json: bool, plot: str | None) -> None:
+def _report(request: Request, found: Prediction, plot: str | None) -> None:
     if plot:
         from closedform.predict.plot import roofline_plot
 
-        roofline_plot(found, hw, dtype, plot)
-    if as_json:
+        roofline_plot(found, request.hw, request.op.dtype, plot)
+    if request.as_json:
         print_json(found.to_json())
     else:
         from closedform.predict.report import prediction_text

@@ -11,29 +11,12 @@ import click
 from closedform.simulation_case import How
 
 from .files import FileGroup, blocks_option, file_options, seed_option
-from .options import (
-    attention_from,
-    attention_options,
-    common_options,
-    conv2d_from,
-    conv2d_options,
-    conv2d_override_options,
-    gemm_from,
-    gemm_options,
-    gemm_override_options,
-    hardware_from,
-    override_options,
-    overrides_from,
-    softmax_from,
-    softmax_options,
-    softmax_override_options,
-)
+from .operators import ATTENTION, CONV2D, GEMM, SOFTMAX, Request, takes
 from .output import notice, print_json
 from .progress import workgroup_progress
 from .simulate import warn_of_length
 
 if TYPE_CHECKING:
-    from closedform.hw.descriptor import HardwareDescriptor
     from closedform.profiling import Profile
 
 __all__ = ["profile"]
@@ -61,12 +44,10 @@ def profile() -> None:
 
 
 @profile.command()
-@attention_options
-@override_options
-@common_options
+@takes(ATTENTION)
 @blocks_option(SAMPLE)
 @seed_option
-def attention(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+def attention(request: Request, *, blocks: int, seed: int) -> None:
     """Profile the emitted fused attention.
 
     \b
@@ -74,18 +55,14 @@ def attention(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, se
       closedform profile attention --L 16384 --d 128 --dtype bf16 --hw mi300x
       closedform profile attention --L 512 --d 64 --heads 2 --hw mi355x --dtype f16 --blocks 0 --json
     """
-    overrides = overrides_from(values)
-    op = attention_from(values)
-    _profile(op, hardware_from(hw, cus), overrides, How(blocks or None, False, seed), as_json)
+    _profile(request, How(blocks or None, False, seed))
 
 
 @profile.command()
-@gemm_options
-@gemm_override_options
-@common_options
+@takes(GEMM)
 @blocks_option(SAMPLE)
 @seed_option
-def gemm(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+def gemm(request: Request, *, blocks: int, seed: int) -> None:
     """Profile the emitted matrix product; of a split sum the kernel that multiplies.
 
     \b
@@ -93,58 +70,47 @@ def gemm(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: i
       closedform profile gemm --M 4096 --N 4096 --K 4096 --layout NT --dtype bf16 --hw mi300x
       closedform profile gemm --M 512 --N 512 --K 512 --hw mi210 --tile-m 64 --tile-n 64 --blocks 0 --json
     """
-    overrides = overrides_from(values)
-    descriptor = hardware_from(hw, cus)
-    op = gemm_from(values, descriptor)
-    _profile(op, descriptor, overrides, How(blocks or None, False, seed), as_json)
+    _profile(request, How(blocks or None, False, seed))
 
 
 @profile.command()
-@softmax_options
-@softmax_override_options
-@common_options
+@takes(SOFTMAX)
 @blocks_option(SAMPLE)
 @seed_option
-def softmax(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+def softmax(request: Request, *, blocks: int, seed: int) -> None:
     """Profile the emitted softmax; of a row that several workgroups share the kernel of its states.
 
     \b
     Example:
       closedform profile softmax --rows 8192 --cols 4096 --dtype bf16 --hw mi300x
     """
-    overrides = overrides_from(values)
-    op = softmax_from(values)
-    _profile(op, hardware_from(hw, cus), overrides, How(blocks or None, False, seed), as_json)
+    _profile(request, How(blocks or None, False, seed))
 
 
 @profile.command()
-@conv2d_options
-@conv2d_override_options
-@common_options
+@takes(CONV2D)
 @blocks_option(SAMPLE)
 @seed_option
-def conv2d(*, hw: str | None, cus: int | None, as_json: bool, blocks: int, seed: int, **values: Any) -> None:
+def conv2d(request: Request, *, blocks: int, seed: int) -> None:
     """Profile the emitted convolution.
 
     \b
     Example:
       closedform profile conv2d --N 8 --IC 128 --IH 56 --IW 56 --OC 128 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
     """
-    descriptor = hardware_from(hw, cus)
-    op = conv2d_from(values, descriptor)
-    _profile(op, descriptor, overrides_from(values), How(blocks or None, False, seed), as_json)
+    _profile(request, How(blocks or None, False, seed))
 
 
-def _profile(op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool) -> None:
+def _profile(request: Request, how: How) -> None:
     from closedform.profiling import profile_derivation
     from closedform.visitors.feasibility import derive
 
-    derivation = derive(op, hw, model="default", **overrides)
+    derivation = derive(request.op, request.hw, model="default", **request.overrides)
     _, _, verdict = derivation.require()
-    warn_of_length(op, verdict.blocks, how.blocks)
+    warn_of_length(request.op, verdict.blocks, how.blocks)
     with workgroup_progress() as progress:
         found = profile_derivation(derivation, replace(how, progress=progress))
-    _print(found, as_json)
+    _print(found, request.as_json)
 
 
 @profile.command("file", hidden=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ import click
 from closedform import __version__
 from closedform.hw.errors import ClosedformError, InfeasibleError
 
-from . import bench, check, derive, doctor, emit, fit, hw, predict, profile, select, simulate
 from .output import print_json
 
 __all__ = ["Root", "cli", "error_object", "main"]
@@ -41,8 +41,34 @@ def _message(error: ClosedformError | click.ClickException) -> str:
     return " ".join(text.split())
 
 
+#: Commands, each in a module of its name, in the order in which --help lists them.
+COMMANDS = (
+    "emit",
+    "derive",
+    "check",
+    "simulate",
+    "profile",
+    "bench",
+    "predict",
+    "select",
+    "fit",
+    "hw",
+    "doctor",
+)
+
+
 class Root(click.Group):
-    """click's group with our exit statuses."""
+    """click's group with our exit statuses; a command is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"{__package__}.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
     def main(
         self,
@@ -106,22 +132,6 @@ def cli() -> None:
 
     Exit status: 0 done, 1 our bug, 2 bad input, 3 no device, 4 infeasible.
     """
-
-
-for _command in (
-    emit.emit,
-    derive.derive,
-    check.check,
-    simulate.simulate,
-    profile.profile,
-    hw.hw,
-    doctor.doctor,
-    bench.bench,
-    predict.predict,
-    select.select,
-    fit.fit,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

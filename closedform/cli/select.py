@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import attention_from, attention_options, common_options, gemm_from, gemm_options, hardware_from
+from .operators import ATTENTION, CONV2D, GEMM, Request, takes
 from .output import print_json
-from .predict import causal_option, constants_option, convolution_options, own_constants
+from .predict import causal_option, constants_option, own_constants
 
 if TYPE_CHECKING:
     from closedform.predict.answer import Selection
@@ -32,11 +32,10 @@ def select() -> None:
 
 
 @select.command()
-@gemm_options
+@takes(GEMM, knobs=False)
 @count_option
 @constants_option
-@common_options
-def gemm(hw: str | None, cus: int | None, as_json: bool, count: int, constants: str | None, **values: Any) -> None:
+def gemm(request: Request, *, count: int, constants: str | None) -> None:
     """Select tiles, waves, stages and the split of K of a matrix product.
 
     \b
@@ -45,17 +44,15 @@ def gemm(hw: str | None, cus: int | None, as_json: bool, count: int, constants: 
     """
     from closedform.predict.gemm_answer import select_gemm
 
-    gpu = hardware_from(hw, cus)
-    own = own_constants(constants, gpu)
-    _report(select_gemm(gemm_from(values, gpu), gpu, count, constants=own), as_json)
+    own = own_constants(constants, request.hw)
+    _report(request, select_gemm(request.op, request.hw, count, constants=own))
 
 
 @select.command()
-@attention_options
+@takes(ATTENTION, knobs=False)
 @causal_option
 @count_option
-@common_options
-def attention(hw: str | None, cus: int | None, as_json: bool, count: int, causal: bool, **values: Any) -> None:
+def attention(request: Request, *, count: int, causal: bool) -> None:
     """Select tiles, waves and stages of fused attention.
 
     \b
@@ -64,24 +61,14 @@ def attention(hw: str | None, cus: int | None, as_json: bool, count: int, causal
     """
     from closedform.predict.attention_answer import select_attention
 
-    gpu = hardware_from(hw, cus)
-    _report(select_attention(attention_from(values), gpu, causal=causal, count=count), as_json)
+    _report(request, select_attention(request.op, request.hw, causal=causal, count=count))
 
 
 @select.command()
-@convolution_options
+@takes(CONV2D, knobs=False)
 @count_option
 @constants_option
-@common_options
-def conv2d(
-    hw: str | None,
-    cus: int | None,
-    dtype: str | None,
-    as_json: bool,
-    count: int,
-    constants: str | None,
-    **shape: int,
-) -> None:
+def conv2d(request: Request, *, count: int, constants: str | None) -> None:
     """Select tiles, waves, stages and the split of K of a convolution's product.
 
     \b
@@ -90,13 +77,12 @@ def conv2d(
     """
     from closedform.predict.convolution import select_conv2d
 
-    gpu = hardware_from(hw, cus)
-    own = own_constants(constants, gpu)
-    _report(select_conv2d(gpu, count, constants=own, dtype=dtype or "f32", **shape), as_json)
+    own = own_constants(constants, request.hw)
+    _report(request, select_conv2d(request.op, request.hw, count, constants=own))
 
 
-def _report(found: Selection, as_json: bool) -> None:
-    if as_json:
+def _report(request: Request, found: Selection) -> None:
+    if request.as_json:
         print_json(found.to_json())
     else:
         from closedform.predict.report import selection_text

@@ -11,28 +11,11 @@ import click
 from closedform.simulation_case import How
 
 from .files import FileGroup, blocks_option, file_options, seed_option
-from .options import (
-    attention_from,
-    attention_options,
-    common_options,
-    conv2d_from,
-    conv2d_options,
-    conv2d_override_options,
-    gemm_from,
-    gemm_options,
-    gemm_override_options,
-    hardware_from,
-    override_options,
-    overrides_from,
-    softmax_from,
-    softmax_options,
-    softmax_override_options,
-)
+from .operators import ATTENTION, CONV2D, GEMM, SOFTMAX, Request, takes
 from .output import notice, print_json
 from .progress import workgroup_progress
 
 if TYPE_CHECKING:
-    from closedform.hw.descriptor import HardwareDescriptor
     from closedform.simulation import Simulation
 
 __all__ = ["simulate", "warn_of_length"]
@@ -67,22 +50,11 @@ def simulate() -> None:
 
 
 @simulate.command()
-@attention_options
-@override_options
-@common_options
+@takes(ATTENTION)
 @blocks_option(None)
 @sanitizers_option
 @seed_option
-def attention(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    blocks: int | None,
-    sanitizers: bool,
-    seed: int,
-    **values: Any,
-) -> None:
+def attention(request: Request, *, blocks: int | None, sanitizers: bool, seed: int) -> None:
     """Simulate the emitted fused attention. Choose a length of some hundreds, or a sample with --blocks.
 
     \b
@@ -91,33 +63,19 @@ def attention(
       closedform simulate attention --L 77 --Lkv 200 --d 40 --hw mi100 --dtype f16 --heads 2 --json
       closedform simulate attention --L 16384 --d 128 --heads 16 --dtype bf16 --hw mi355x --blocks 2
     """
-    overrides = overrides_from(values)
-    op = attention_from(values)
-    _simulate(op, hardware_from(hw, cus), overrides, How(blocks, sanitizers, seed), as_json)
+    _simulate(request, How(blocks, sanitizers, seed))
 
 
 @simulate.command()
-@gemm_options
-@gemm_override_options
+@takes(GEMM)
 @click.option("--alpha", type=float, default=1.0, show_default=True, help="Factor of A B; with 0 neither is read.")
 @click.option("--beta", type=float, default=1.0, show_default=True, help="Factor of C; with 0 it is not read.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Factor of D where it has 8-bit floats.")
-@common_options
 @blocks_option(None)
 @sanitizers_option
 @seed_option
 def gemm(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    blocks: int | None,
-    sanitizers: bool,
-    seed: int,
-    alpha: float,
-    beta: float,
-    scale: float,
-    **values: Any,
+    request: Request, *, blocks: int | None, sanitizers: bool, seed: int, alpha: float, beta: float, scale: float
 ) -> None:
     """Simulate the emitted matrix product, host side and all kernels of a split sum included.
 
@@ -129,58 +87,30 @@ def gemm(
       closedform simulate gemm --M 64 --N 64 --K 4096 --split-k 4 --dtype f16 --hw mi210 --json
       closedform simulate gemm --M 8192 --N 8192 --K 1024 --dtype bf16 --hw mi355x --blocks 2
     """
-    overrides = overrides_from(values)
-    descriptor = hardware_from(hw, cus)
-    op = gemm_from(values, descriptor)
-    how = How(blocks, sanitizers, seed)
-    _simulate(op, descriptor, overrides, how, as_json, alpha=alpha, beta=beta, scale=scale)
+    _simulate(request, How(blocks, sanitizers, seed), alpha=alpha, beta=beta, scale=scale)
 
 
 @simulate.command()
-@conv2d_options
-@conv2d_override_options
-@common_options
+@takes(CONV2D)
 @blocks_option(None)
 @sanitizers_option
 @seed_option
-def conv2d(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    blocks: int | None,
-    sanitizers: bool,
-    seed: int,
-    **values: Any,
-) -> None:
+def conv2d(request: Request, *, blocks: int | None, sanitizers: bool, seed: int) -> None:
     """Simulate the emitted direct 2D convolution, host side included.
 
     \b
     Example:
       closedform simulate conv2d --N 1 --IC 16 --IH 12 --IW 12 --OC 16 --KH 3 --KW 3 --pad 1 --dtype f16 --hw mi300x
     """
-    descriptor = hardware_from(hw, cus)
-    op = conv2d_from(values, descriptor)
-    _simulate(op, descriptor, overrides_from(values), How(blocks, sanitizers, seed), as_json)
+    _simulate(request, How(blocks, sanitizers, seed))
 
 
 @simulate.command()
-@softmax_options
-@softmax_override_options
-@common_options
+@takes(SOFTMAX)
 @blocks_option(None)
 @sanitizers_option
 @seed_option
-def softmax(
-    *,
-    hw: str | None,
-    cus: int | None,
-    as_json: bool,
-    blocks: int | None,
-    sanitizers: bool,
-    seed: int,
-    **values: Any,
-) -> None:
+def softmax(request: Request, *, blocks: int | None, sanitizers: bool, seed: int) -> None:
     """Simulate the emitted softmax, host side and both kernels of a split row included.
 
     \b
@@ -188,25 +118,21 @@ def softmax(
       closedform simulate softmax --rows 100 --cols 1001 --dtype f16 --hw mi300x --mask --lse
       closedform simulate softmax --rows 8193 --cols 4096 --hw mi210 --blocks 3
     """
-    overrides = overrides_from(values)
-    op = softmax_from(values)
-    _simulate(op, hardware_from(hw, cus), overrides, How(blocks, sanitizers, seed), as_json)
+    _simulate(request, How(blocks, sanitizers, seed))
 
 
-def _simulate(
-    op: Any, hw: HardwareDescriptor, overrides: dict[str, Any], how: How, as_json: bool, **scalars: float
-) -> None:
+def _simulate(request: Request, how: How, **scalars: float) -> None:
     """Derive, compile, execute and print; exit status 1 where the kernel is wrong."""
     from closedform.simulation import compiled_kernel, simulate_derivation
     from closedform.visitors.feasibility import derive
 
-    derivation = derive(op, hw, model="default", **overrides)
+    derivation = derive(request.op, request.hw, model="default", **request.overrides)
     _, _, verdict = derivation.require()
-    warn_of_length(op, verdict.blocks, how.blocks)
+    warn_of_length(request.op, verdict.blocks, how.blocks)
     compiled = compiled_kernel(derivation)
     with workgroup_progress() as progress:
         done = simulate_derivation(derivation, replace(how, progress=progress), compiled=compiled, scalars=scalars)
-    _print(done, as_json)
+    _print(done, request.as_json)
     if not done.ok:
         click.echo("error: the compiled kernel is wrong: this is a bug in closedform", err=True)
         raise click.exceptions.Exit(1)

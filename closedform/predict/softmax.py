@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.operators.node import check_extent
+from closedform.operators.softmax import Softmax
+from closedform.traffic import softmax_bytes, softmax_flops
 
 from .answer import Prediction
 from .bands import borrowed_band
@@ -13,25 +14,20 @@ from .quantise import rounds, utilisation
 
 __all__ = ["predict_softmax"]
 
-#: Operations of a softmax for each element: subtract, exponential, add, multiply, and the maximum.
-SOFTMAX_OPS = 5
 
-
-def predict_softmax(rows: int, cols: int, dtype: str, hw: HardwareDescriptor) -> Prediction:
+def predict_softmax(op: Softmax, hw: HardwareDescriptor) -> Prediction:
     """Launch plus the slower of one read and one write, and the arithmetic.
 
     Rates are those of the GPU's GEMM constants, so the figure is a derivation and not a fit. A step of `levels_clk` is
     a row of every compute unit.
     """
-    for name, value in (("rows", rows), ("cols", cols)):
-        check_extent(name, value)
+    rows = op.rows
     k = constants_for(hw, gemm_family(hw))
-    kind = hw.resolve_dtype(dtype)
     active = min(rows, hw.num_cus)
     saturation = active / (active + k["cus_half"]) * (1 + k["cus_half"] / k["cus"])
-    moved = 2.0 * rows * cols * kind.bits / 8
+    moved = float(softmax_bytes(op))
     memory = moved / (k["hbm_share"] * hw.hbm_bytes_per_s / 1e6 * saturation)
-    flop = float(SOFTMAX_OPS * rows * cols)
+    flop = float(softmax_flops(op))
     clk_per_us = hw.clock_mhz * k["clock_share"]
     vector = flop / (hw.vector_f32_flops_per_clk_cu / 2 * active * clk_per_us)
     latency = k["launch_us"] + max(memory, vector)

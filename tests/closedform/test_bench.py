@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from closedform import emit
 from closedform.bench import Timing, bench_operator, buffer_sets, launch_times_us, launches_of
 from closedform.device import detect
+from closedform.emitted_file import recorded_file
 from closedform.hw import catalogue
 from closedform.operators.attention import Attention
+from closedform.operators.conv2d import Conv2d
 from closedform.operators.gemm import Gemm
+from closedform.operators.softmax import Softmax
 from closedform.traffic import attention_flops, compulsory_bytes, flops, fused_bytes
 
 
 @pytest.mark.skipif(detect() is not None, reason="a GPU is present: tests/device times it")
-@pytest.mark.parametrize("words", [("attention", "--L", 256, "--d", 64), ("gemm", "--M", 64, "--N", 64, "--K", 64)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("attention", "--L", 256, "--d", 64),
+        ("gemm", "--M", 64, "--N", 64, "--K", 64),
+        ("softmax", "--rows", 64, "--cols", 64),
+    ],
+)
 def test_without_a_gpu_it_says_so(run: Callable[..., Result], words: tuple[object, ...]) -> None:
     result = run("bench", *words)
     assert result.exit_code == 3
@@ -92,11 +104,32 @@ def test_each_launch_has_buffers_of_its_own() -> None:
     assert len({launch[3] for launch in seen}) == 1
 
 
+@pytest.mark.parametrize("op", [Softmax(6, 40), Softmax(6, 40, mask=True, lse=True), Softmax(2, 70, "bf16", lse=True)])
+def test_softmax_is_launched_into_its_outputs(op: Softmax, tmp_path: Path) -> None:
+    """Its own example and run() with the launch left out: both outputs of the first launch are written again."""
+    pytest.importorskip("torch")
+    pytest.importorskip("flydsl")
+    places: list[tuple[Any, ...]] = []
+
+    def launched(name: str, arguments: dict[str, Any], grid: tuple[int, int, int]) -> None:
+        outputs = [arguments[kind] for kind in "XOL" if kind in arguments]
+        places.append(tuple(t.data_ptr() for t in outputs))
+
+    kernel = recorded_file(emit(op, "mi300x", tmp_path, compile=False).kernel, launched)
+    for launch in launches_of(kernel, sets=2, device="cpu"):
+        launch()
+    assert len(places) == 4
+    assert places[:2] == places[2:]
+    assert len(set(places)) == 2
+
+
 @pytest.mark.parametrize(
     ("op", "constant"),
     [
         (Attention(1000, 1000, 64, heads=2, dtype="bf16"), ("HEAD_DIM", 64)),
         (Gemm(512, 256, 1024, dtype="bf16", layout="NT"), ("ELEM_BYTES", 2)),
+        (Conv2d(1, 64, 14, 14, 64, 3, 3, dtype="f16"), ("ELEM_BYTES", 2)),
+        (Softmax(300, 1000), ("ELEM_BYTES", 4)),
     ],
 )
 def test_bench_emits_and_times(monkeypatch: pytest.MonkeyPatch, op: Any, constant: tuple[str, int]) -> None:
@@ -118,6 +151,7 @@ def test_bench_emits_and_times(monkeypatch: pytest.MonkeyPatch, op: Any, constan
 
 
 def test_timing_as_text() -> None:
-    timing = Timing("kernel", "mi300x", 100.0, 90.0, 50, 3, 80.0, 160.0)
+    timing = Timing("kernel", "mi300x", 100.0, 90.0, 50, 3, 80.0, 160.0, 600.0, 5300.0)
     assert "50.0%" in str(timing)
+    assert "600.0 GB/s of what must be moved, 11.3% of HBM's 5300.0" in str(timing)
     assert "median 100.0 us" in str(timing)

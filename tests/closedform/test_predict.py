@@ -73,7 +73,7 @@ REFUSED = {
     "stride": ((*IMAGE, "--stride", 0), "mi300x", 2, "stride=0"),
     "pad": ((*IMAGE, "--pad", -1), "mi300x", 2, "pad=-1"),
     "dilation": ((*IMAGE, "--dilation", -1), "mi300x", 2, "dilation=-1"),
-    "large filter": ((*IMAGE, "--dilation", 5), "mi300x", 2, "does not fit"),
+    "large filter": ((*IMAGE, "--dilation", 5), "mi300x", 2, "no output is left"),
     "plot's suffix": ((*SMALL, "--plot", "x.foo"), "mi300x", 2, "suffixes are"),
     "plot's folder": ((*SMALL, "--plot", "/proc/none/x.svg"), "mi300x", 2, "cannot write /proc/none/x.svg"),
 }

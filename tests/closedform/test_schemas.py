@@ -89,7 +89,7 @@ def test_doctor(run_json: RunJson) -> None:
 
 
 def test_bench() -> None:
-    assert_valid(Timing("kernel", "mi300x", 100.0, 90.0, 50, 3, 80.0, 160.0).to_json(), "bench")
+    assert_valid(Timing("kernel", "mi300x", 100.0, 90.0, 50, 3, 80.0, 160.0, 600.0, 5300.0).to_json(), "bench")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from closedform.bench import load_kernel
+from closedform.emitted_file import load_kernel
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.visitors.emit_layout_probe import emit_layout_probe

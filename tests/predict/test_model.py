@@ -7,8 +7,10 @@ import pytest
 import closedform
 from closedform.hw import BadInput, catalogue
 from closedform.operators.attention import Attention
+from closedform.operators.conv2d import Conv2d
 from closedform.operators.gemm import Gemm
-from closedform.predict import gemm_selector, predict_conv2d, predict_softmax
+from closedform.operators.softmax import Softmax
+from closedform.predict import gemm_selector, predict_softmax
 from closedform.predict.attention_lattice import attention_lattice, check_attention_config
 from closedform.predict.constants import COLUMNS, FILE, constants_for, load_constants
 from closedform.predict.lattice import check_gemm_config
@@ -29,7 +31,7 @@ def test_every_catalogued_gpu_is_predicted_by_the_kernels_of_its_target(gpu):
     found = closedform.predict(Gemm(512, 512, 512, dtype=dtype), hw)
     assert (found.constants_of == "h200") == (gpu == "h200")
     assert closedform.predict(Attention(512, 512, 64, dtype=dtype), hw).latency_us > 0
-    assert predict_softmax(512, 512, dtype, hw).latency_us > 0
+    assert predict_softmax(Softmax(512, 512, dtype), hw).latency_us > 0
 
 
 def test_a_target_without_kernels_is_refused():
@@ -158,12 +160,14 @@ def test_k_below_the_instruction_still_takes_a_step():
 
 def test_other_operators():
     hw = catalogue.get("mi300x")
-    conv = predict_conv2d(hw, N=1, IC=64, IH=56, IW=56, OC=64, KH=3, KW=3, pad=1, dtype="bf16")
+    conv_op = Conv2d(1, 64, 56, 56, 64, 3, 3, pad=1, dtype="bf16")
+    conv = closedform.predict(conv_op, hw)
     assert conv.notes[0] == "as a product of 3136 x 64 x 576"
-    with pytest.raises(BadInput, match="groups"):
-        predict_conv2d(hw, N=1, IC=3, IH=8, IW=8, OC=4, KH=3, KW=3, groups=2)
-    soft = predict_softmax(8192, 8192, "bf16", hw)
+    assert closedform.select(conv_op, hw).best.latency_us == conv.latency_us
+    soft = closedform.predict(Softmax(8192, 8192, "bf16"), hw)
     assert soft.bound == "hbm"
+    with pytest.raises(BadInput, match="no lattice of tiles for softmax"):
+        closedform.select(Softmax(8, 8), hw)
     assert soft.hbm_bytes == 2 * 2 * 8192 * 8192
     attention = closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16"), "h200", causal=True)
     assert (

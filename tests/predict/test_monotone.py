@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closedform.hw import catalogue
+from closedform.operators.softmax import Softmax
 from closedform.predict import gemm_selector, predict_softmax
 from closedform.predict.attention_lattice import attention_lattice
 from closedform.predict.attention_time import AttentionShape, attention_time
@@ -111,7 +112,7 @@ def test_softmax_is_monotone(gpu, rows, cols, more, share):
     hw = catalogue.get(gpu)
 
     def run(rows, cols, gpu=hw):
-        return predict_softmax(rows, cols, "f16", gpu).latency_us
+        return predict_softmax(Softmax(rows, cols, "f16"), gpu).latency_us
 
     assert run(rows, cols) <= min(run(rows + more, cols), run(rows, cols + more)) * (1 + 1e-9)
     assert run(rows, cols) <= run(rows, cols, hw.with_cus(max(1, int(hw.num_cus * share)))) * (1 + 1e-9)

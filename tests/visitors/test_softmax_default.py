@@ -53,7 +53,7 @@ def test_one_more_row_is_no_cliff(gpu, dtype):
     hw = catalogue.get(gpu)
     tiles = [derive(Softmax(rows, 512, dtype), hw).require()[0] for rows in (8192, 8193)]
     assert tiles[0] == tiles[1]
-    times = [predict_softmax(rows, 512, dtype, hw).latency_us for rows in (8192, 8193)]
+    times = [predict_softmax(Softmax(rows, 512, dtype), hw).latency_us for rows in (8192, 8193)]
     assert abs(times[1] / times[0] - 1) < 0.05
 
 
