@@ -34,6 +34,7 @@ __all__ = [
     "Conv2dDevice",
     "Conv2dTiles",
     "Conv2dWave",
+    "taps_of",
 ]
 
 DTYPES = ("f32", "f16", "bf16", "fp8_e4m3fnuz", "bf8_e5m2fnuz", "fp8_e4m3fn", "bf8_e5m2", "i8")
@@ -194,6 +195,11 @@ def _sides(value: Any) -> tuple[int, int, int, int]:
     return rows, rows, cols, cols
 
 
+def taps_of(op: Conv2d, factors: tuple[int, int]) -> Taps:
+    """The taps of the filter where `factors` of them become channels."""
+    return Taps((op.KH, op.KW), op.stride, op.dilation, op.channels, factors, op.layout == "NHWC", op.groups > 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Conv2dTiles:
     """Tile policy: tile_oc channels of tile_n x tile_h x tile_w pixels a workgroup, cut among wave_oc x wave_px waves.
@@ -256,7 +262,7 @@ class Conv2dTiles:
 
     def taps(self, op: Conv2d) -> Taps:
         """The taps of the filter, and the channels of each, that these tiles walk over."""
-        return Taps((op.KH, op.KW), op.stride, op.dilation, op.channels, (self.replicate_h, self.replicate_w))
+        return taps_of(op, (self.replicate_h, self.replicate_w))
 
     def place(self, pixel: Any) -> tuple[Any, Any, Any]:
         """Image, row and column inside the tile of a pixel's number; of numbers and of arrays."""

@@ -104,7 +104,8 @@ class Conv2dCompute(Visitor):
         rows, cols = taps.offset(tap)
         at_h = h * op.stride[0] - op.pad[0] + rows + down[:, None]
         at_w = w * op.stride[1] - op.pad[2] + cols + right[:, None]
-        there = exists & (channel < ics.stop)[:, None] & _between(at_h, op.IH) & _between(at_w, op.IW)
+        of_tap = (channel < ics.stop) & taps.exists(tap, channel)
+        there = exists & of_tap[:, None] & _between(at_h, op.IH) & _between(at_w, op.IW)
         image = np.minimum(n, op.N - 1)
         source = block.group * op.channels + inside
         read = x[image, source[:, None], np.clip(at_h, 0, op.IH - 1), np.clip(at_w, 0, op.IW - 1)]

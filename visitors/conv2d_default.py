@@ -14,24 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from math import gcd, inf
+from math import inf
 from typing import Any
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, Infeasible, near_names
-from closedform.hw.occupancy import occupancy_of, register_budget
-from closedform.operators.conv2d import KNOBS, Conv2d, Conv2dTiles
-from closedform.operators.conv2d_layout import patch_of, pitches
-from closedform.operators.conv2d_taps import Taps
+from closedform.hw.occupancy import occupancy_of
+from closedform.operators.conv2d import KNOBS, Conv2d, Conv2dTiles, taps_of
+from closedform.operators.conv2d_layout import pitches
 from closedform.operators.gemm_layout import CHUNK_BYTES
 
 from .conv2d_formulas import CONV2D
 from .conv2d_registers import live_set
-from .conv2d_shape import Conv2dShape
+from .conv2d_rules import RULES, widest_reads
+from .conv2d_shape import Conv2dShape, step_bytes
 from .derivation import Derivation, GridVerdict, PredictedResources
-from .formula import FormulaValue, ceil_div
+from .formula import ceil_div
 from .gemm_ladder import (
     EXPOSED,
     ROW_BYTES,
@@ -45,6 +44,7 @@ from .gemm_ladder import (
 )
 from .gemm_rules import waves_per_simd_range
 from .gemm_shape import GRID_X
+from .rule import broken_rule
 
 __all__ = ["derive_conv2d"]
 
@@ -52,8 +52,10 @@ __all__ = ["derive_conv2d"]
 TIE = 0.999
 #: Knobs of the pixels of a workgroup.
 SHAPE = ("tile_n", "tile_h", "tile_w")
-#: Clocks of the vector instructions that find one element of a replicated channel: 16 of 4 clocks.
+#: Clocks of the vector instructions that find what an access of replicated channels loads: 16 of 4 clocks.
 GATHER_CLOCKS = 64
+#: Steps of the atom from which on their channels leave little of the last one empty.
+FEW_STEPS = 2
 #: Bytes of a segment of memory that is fetched whole.
 SEGMENT_BYTES = 64
 
@@ -78,31 +80,30 @@ def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Deriv
         if not named:
             raise BadInput(f"no atom {wanted!r} for {op.dtype}: {near_names(wanted, (a.instruction for a in atoms))}")
         given["atom"] = named[0]
-    best, clocks = None, inf
+    best, clocks, reason = None, inf, None
     for block, shape, factors in _choices(op, hw, given):
         if _least_clocks(op, hw, block, shape, factors) >= clocks * TIE:
             continue
         try:
-            tiles = _fitting(op, hw, block, shape, factors, given)
+            found = _fitting(op, hw, block, shape, factors, given, clocks * TIE)
         except BadInput:  # what is given cuts no whole atoms out of this rung
             continue
-        if tiles is not None and (time := _clocks(op, hw, tiles)) < clocks * TIE:
-            best, clocks = tiles, time
-    if best is None:
-        return _refused(op, hw, given)
-    return _result(op, hw, best)
+        if isinstance(found, Infeasible):
+            reason = reason or found
+        elif found is not None and (time := _clocks(op, hw, found)) < clocks * TIE:
+            best, clocks = found, time
+    return _refused(op, hw, given, reason) if best is None else _result(op, hw, best)
 
 
-def _refused(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any]) -> Derivation:
-    """The least patch and filter slices do not fit, or no tile has what is given."""
-    least = min((n for n in (_lds_of_least(op, hw, given),)), default=0)
-    limit = hw.lds_max_per_workgroup_bytes
+def _refused(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any], reason: Infeasible | None) -> Derivation:
+    """The least patch and filter slices do not fit, or what is given breaks a rule or is of no tile."""
+    least, limit = _lds_of_least(op, hw, given), hw.lds_max_per_workgroup_bytes
     if least > limit:
         way_out = "use a smaller kernel, stride or dilation, or im2col with our gemm"
         reason = Infeasible("LDS", least, limit, "B", "the patch of the smallest tile of this conv2d", way_out)
-        return Derivation(op, hw, "default", None, "lds", (), None, None, reason)
-    reason = Infeasible("tiles", 1, 0, "tile", "the knobs that are given for this conv2d", "leave more of them open")
-    return Derivation(op, hw, "default", None, "atom", (), None, None, reason)
+    where = "the knobs that are given for this conv2d"
+    reason = reason or Infeasible("tiles", 1, 0, "tile", where, "leave more of them open")
+    return Derivation(op, hw, "default", None, "lds" if least > limit else "atom", (), None, None, reason)
 
 
 def _lds_of_least(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any]) -> int:
@@ -110,7 +111,10 @@ def _lds_of_least(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any]) -> 
     block = min(block_ladder(hw, op.dtype), key=lambda b: b.tile_m * b.tile_n)
     sizes = []
     for shape in _shapes(op, block.tile_m, given):
-        tiles = _tiles(op, hw, block, shape, _step_bytes(block.atom), (1, 1), given)
+        try:
+            tiles = _in_lds(op, hw, _tiles(op, hw, block, shape, step_bytes(block.atom), (1, 1), given), given)
+        except BadInput:  # what is given cuts no whole atoms out of it
+            continue
         sizes.append(Conv2dShape(op, tiles, hw).lds_bytes)
     return min(sizes, default=0)
 
@@ -165,26 +169,26 @@ def _shapes(op: Conv2d, pixels: int, given: dict[str, Any]) -> Iterator[tuple[in
         width *= 2
 
 
-def _step_bytes(atom: MFMAAtom) -> int:
-    """Bytes of channels that one step of LDS reads takes: a chunk or more of every lane group."""
-    vec = CHUNK_BYTES * 8 // atom.dtype_a.bits
-    return CHUNK_BYTES * (64 // atom.m) * max(1, atom.elements_a // vec)
-
-
 def replications(op: Conv2d, atom: MFMAAtom, given: dict[str, Any]) -> list[tuple[int, int]]:
-    """Factors by which taps may become channels: none; where channels do not fill a step of the atom, those within a
-    step that leave the fewest multiply-adds, the smallest of these; and all taps, which leaves no halo to hold.
+    """Factors by which taps may become channels: none; where channels fill few steps of the atom, a row of taps, those
+    within a slice that divide the kernel and leave the fewest multiply-adds, the smallest of these; and all taps, which
+    leaves no halo to hold, where they lie together in memory.
     """
-    step = _step_bytes(atom) * 8 // atom.dtype_a.bits
+    step = step_bytes(atom) * 8 // atom.dtype_a.bits
     if "replicate_h" in given or "replicate_w" in given:
         return [(given.get("replicate_h", 1), given.get("replicate_w", 1))]
-    if op.channels >= step:
+    if op.channels >= FEW_STEPS * step:
         return [(1, 1)]
-    options = [
-        (f_h, f_w) for f_h in range(1, op.KH + 1) for f_w in range(1, op.KW + 1) if f_h * f_w * op.channels <= step
-    ]
+    divisors = product(_divisors(op.KH), _divisors(op.KW))
+    most = max(step, ROW_BYTES * 8 // atom.dtype_a.bits)
+    options = [(f_h, f_w) for f_h, f_w in divisors if f_h * f_w * op.channels <= most]
     fewest = min(options, key=lambda f: (multiply_adds(op, f, step), f[0] * f[1], f[0]))
-    return sorted({(1, 1), fewest, (op.KH, op.KW)})
+    wide = taps_of(op, (op.KH, op.KW)).access(CHUNK_BYTES * 8 // atom.dtype_a.bits, op.pad[2], op.IW) > 1
+    return sorted({(1, 1), (1, op.KW), fewest, *([(op.KH, op.KW)] if wide else [])})
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def multiply_adds(op: Conv2d, factors: tuple[int, int], step: int) -> int:
@@ -200,36 +204,34 @@ def _fitting(
     shape: tuple[int, int, int],
     factors: tuple[int, int],
     given: dict[str, Any],
-) -> Conv2dTiles | None:
-    """The tile with the most channels a slice that LDS and registers hold, None where they hold none."""
-    least = _step_bytes(block.atom)
+    bound: float,
+) -> Conv2dTiles | Infeasible | None:
+    """The tile with the most channels a slice that breaks no rule, or the rule that the smallest slice breaks; None
+    where no slice takes fewer clocks than `bound`.
+    """
+    least = step_bytes(block.atom)
     elem_bytes = block.atom.dtype_a.bits // 8
     channels = factors[0] * factors[1] * op.channels
     row_bytes = max(least, min(ROW_BYTES, _cover(channels) * elem_bytes))
     if "tile_ic" in given:
         row_bytes = least = given["tile_ic"] * elem_bytes
+    broken = None
     while row_bytes >= least:
         tiles = _tiles(op, hw, block, shape, row_bytes, factors, given)
-        found = Conv2dShape(op, tiles, hw)
-        if found.lds_bytes <= hw.lds_max_per_workgroup_bytes:
-            low, high = waves_per_simd_range(hw, tiles.waves, found.lds_bytes)
-            if "waves_per_simd" not in given:
-                tiles = replace(tiles, waves_per_simd=max(low, min(WAVES_PER_SIMD, high)))
-            for waves in range(tiles.waves_per_simd, low - 1, -1):
-                fewer = replace(tiles, waves_per_simd=waves)
-                if _registers_fit(Conv2dShape(op, fewer, hw)):
-                    return fewer
+        if _clocks(op, hw, replace(tiles, waves_per_simd=WAVES_PER_SIMD)) >= bound:
+            row_bytes //= 2
+            continue
+        tiles = _in_lds(op, hw, tiles, given)
+        low, high = waves_per_simd_range(hw, tiles.waves, Conv2dShape(op, tiles, hw).lds_bytes)
+        wanted = max(low, min(WAVES_PER_SIMD, high))
+        options = [given["waves_per_simd"]] if "waves_per_simd" in given else range(wanted, low - 1, -1)
+        for waves in options:
+            fewer = replace(tiles, waves_per_simd=waves)
+            broken = broken_rule(RULES, Conv2dShape(op, fewer, hw))
+            if broken is None:
+                return fewer
         row_bytes //= 2
-    return None
-
-
-def _registers_fit(shape: Conv2dShape) -> bool:
-    """Whether the live set fits the registers of the aimed-at occupancy."""
-    budget = register_budget(shape.hw, shape.tiles.waves_per_simd)
-    total = sum(item.registers for item in live_set(shape))
-    if budget.unified:
-        return total <= budget.total
-    return max(shape.accumulators, total - shape.accumulators) <= budget.arch
+    return broken
 
 
 def _tiles(
@@ -241,18 +243,9 @@ def _tiles(
     factors: tuple[int, int],
     given: dict[str, Any],
 ) -> Conv2dTiles:
-    """The tile with the knobs that follow from it."""
-    atom = block.atom
-    elem_bytes = atom.dtype_a.bits // 8
-    vec = CHUNK_BYTES // elem_bytes
-    taps = Taps((op.KH, op.KW), op.stride, op.dilation, op.channels, factors)
-    bare = patch_of(taps, shape, row_bytes, 0, 1, 1)
-    pad_bytes, pitch, image = pitches(hw, atom.n, shape, bare.rows.extent, bare.cols.extent, row_bytes)
-    last, replicated = op.layout == "NHWC", factors != (1, 1)
-    columns = max(1, block.tile_n // (block.wave_n * atom.m))
-    run = min(8, CHUNK_BYTES // dtype(op.result).bytes)
-    while columns * atom.elements_c % run:
-        run //= 2
+    """The tile with the knobs that follow from it, but for the layout of the patch in LDS."""
+    elem_bytes = block.atom.dtype_a.bits // 8
+    read_x, read_w = widest_reads(op, taps_of(op, factors), CHUNK_BYTES // elem_bytes)
     derived: dict[str, Any] = {
         "tile_oc": block.tile_n,
         "tile_n": shape[0],
@@ -261,17 +254,23 @@ def _tiles(
         "tile_ic": row_bytes // elem_bytes,
         "wave_oc": block.wave_n,
         "wave_px": block.wave_m,
-        "atom": atom,
+        "atom": block.atom,
         "replicate_h": factors[0],
         "replicate_w": factors[1],
-        "gap": pad_bytes // elem_bytes,
-        "pitch": pitch,
-        "image": image,
-        "read_x": gcd(op.channels, vec) if last and not replicated else 1,
-        "read_w": vec if op.prepacked else gcd(taps.channels, vec) if last or replicated else 1,
-        "store": gcd(op.filters, run) if last else 1,
+        "read_x": read_x,
+        "read_w": read_w,
     }
-    return Conv2dTiles(**{**derived, **given})
+    tiles = Conv2dTiles(**{**derived, **given})
+    return tiles if "store" in given else replace(tiles, store=Conv2dShape(op, tiles, hw).widest_store)
+
+
+def _in_lds(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles, given: dict[str, Any]) -> Conv2dTiles:
+    """The same tile with a layout of its patch that is free of bank conflicts, where what is given leaves it open."""
+    patch = Conv2dShape(op, tiles, hw).patch
+    shape, row_bytes = (tiles.tile_n, tiles.tile_h, tiles.tile_w), tiles.tile_ic * tiles.atom.dtype_a.bits // 8
+    pad_bytes, pitch, image = pitches(hw, tiles.atom.n, shape, patch.rows.extent, patch.cols.extent, row_bytes)
+    layout = {"gap": pad_bytes * 8 // tiles.atom.dtype_a.bits, "pitch": pitch, "image": image}
+    return replace(tiles, **{name: value for name, value in layout.items() if name not in given})
 
 
 def _clocks(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> float:
@@ -295,25 +294,16 @@ def _clocks(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> float:
         patch *= max(1, SEGMENT_BYTES // (shape.patch.cols.extent * shape.elem_bytes))
     exchange = TILE_CLOCKS + patch / hw.lds_read_bytes_per_clk + EXPOSED * patch / l2_bytes_per_clk(hw)
     if shape.replicated:
-        elements = shape.loads_x.units_a_thread * shape.vec
-        exchange += elements * GATHER_CLOCKS * ceil_div(tiles.waves, hw.simds_per_cu)
+        accesses = shape.loads_x.units_a_thread * shape.loads_x.accesses
+        exchange += accesses * GATHER_CLOCKS * ceil_div(tiles.waves, hw.simds_per_cu)
     depth = ceil_div(taps.channels, tiles.tile_ic)
     workgroup = depth * (taps.count * tap + exchange) + START_CLOCKS
-    return float(ceil_div(_blocks(op, tiles), hw.num_cus) * workgroup)
-
-
-def _blocks(op: Conv2d, tiles: Conv2dTiles) -> int:
-    return int(_blocks_formula(op, tiles).value)
-
-
-def _blocks_formula(op: Conv2d, tiles: Conv2dTiles) -> FormulaValue:
-    sizes = {"N": op.N, "OH": op.OH, "OW": op.OW, "OC": op.filters, "groups": op.groups}
-    return CONV2D.blocks(**sizes, t_N=tiles.tile_n, t_OH=tiles.tile_h, t_OW=tiles.tile_w, t_OC=tiles.tile_oc)
+    return float(ceil_div(int(shape.blocks.value), hw.num_cus) * workgroup)
 
 
 def _result(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> Derivation:
     shape = Conv2dShape(op, tiles, hw)
-    resources = _resources(hw, tiles, shape)
+    resources = PredictedResources.within_budget(hw, live_set(shape), shape.lds_bytes, tiles.waves_per_simd)
     taps, patch = shape.taps, shape.patch
     sizes = {
         "KH": taps.rows,
@@ -329,9 +319,9 @@ def _result(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles) -> Derivatio
     }
     copies = tiles.replicate_h * tiles.replicate_w
     halo, pixels = CONV2D.halo(**sizes, f=copies), CONV2D.patch(**sizes, t_N=tiles.tile_n)
-    blocks = _blocks_formula(op, tiles)
+    blocks = shape.blocks
     rounds = CONV2D.rounds(blocks=blocks.value, num_cus=hw.num_cus)
-    step = _step_bytes(tiles.atom) // shape.elem_bytes
+    step = step_bytes(tiles.atom) // shape.elem_bytes
     one = {"KH": op.KH, "KW": op.KW, "channels": op.channels, "step": step}
     work = CONV2D.replicated(**one, f_h=tiles.replicate_h, f_w=tiles.replicate_w)
     intensity = CONV2D.intensity(
@@ -402,27 +392,3 @@ def _notes(op: Conv2d, shape: Conv2dShape, step: int) -> Iterator[str]:
         yield f"{used:.1%} of the multiply-adds of its MFMAs are the convolution's, the rest fill atoms"
     if tiles.read_w * shape.elem_bytes < 4 or tiles.read_x * shape.elem_bytes < 4:
         yield "accesses of less than 4 bytes: channels last, in multiples of 8, are read 16 bytes at a time"
-
-
-def _resources(hw: HardwareDescriptor, tiles: Conv2dTiles, shape: Conv2dShape) -> PredictedResources:
-    """The live set, but never above the budget: the compiler keeps to the registers of the aimed-at occupancy."""
-    budget = register_budget(hw, tiles.waves_per_simd)
-    items = live_set(shape)
-    total = sum(item.registers for item in items)
-    if hw.vgpr_unified:
-        registers, arch = min(total, budget.total), min(total, budget.arch)
-        split = registers - arch
-    else:
-        arch = min(total - shape.accumulators, budget.arch)
-        split = min(shape.accumulators, budget.acc)
-        registers = max(arch, split)
-    return PredictedResources(
-        items=items,
-        registers=registers,
-        arch_registers=arch,
-        acc_registers=split,
-        register_budget=budget.total if hw.vgpr_unified else budget.arch,
-        lds_bytes=shape.lds_bytes,
-        lds_limit_bytes=hw.lds_max_per_workgroup_bytes,
-        waves_per_simd=tiles.waves_per_simd,
-    )

@@ -2,10 +2,15 @@
 
 A wave holds most in the loop over the taps, with the fragments of two steps, the next patch and two slices of the
 filter under way, or where it writes one patch to LDS and loads the next one, with an address for every access.
+
+Data are counted. What the compiler keeps to find them is the least upper bound of that form, linear in accesses, over
+the binaries of 511 kernels (flydsl 0.5.0: 18 shapes, both layouts, packed and not, on every target).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from .derivation import RegisterItem
@@ -15,26 +20,41 @@ if TYPE_CHECKING:
 
 __all__ = ["live_set"]
 
-#: Thread ids, coordinates, loop control.
-CONTROL = 10
-#: Half registers of an element of replicated channels whose tap changes from tile to tile: its row, column, channel.
-#: On a split file the compiler finds them again instead.
-CHANGING = 7
-#: ArchVGPRs through which accumulators of a file of their own pass.
-PASSING = 4
-GAPS = 3
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Registers of finding things: `control` once, `place` for a place in the filter's image; for chunks (first number)
+    and for their runs of channels or accesses (second): of the filter, and of X taken chunk by chunk, pixel by pixel,
+    the same by accesses of less than a register, and of replicated channels. `gather`: accesses of the only patch.
+    """
+
+    control: int
+    place: int
+    filter: tuple[float, float]
+    by_chunk: tuple[float, float]
+    by_pixel: tuple[float, float]
+    narrow: tuple[float, float]
+    replicated: tuple[float, float]
+    gather: float
+
+
+#: With one register file for all, and where accumulators have one of their own.
+UNIFIED = Costs(10, 5, (6.2, 0.0), (1.2, 1.7), (2.2, 1.7), (4.3, 1.3), (6.2, 2.1), 1.6)
+SPLIT = Costs(10, 5, (9.4, 0.3), (3.6, 0.9), (3.6, 1.2), (2.6, 1.1), (4.0, 4.5), 3.2)
+#: Gaps between accumulators, in percent of them.
 GAPS_PERCENT = 15
-#: The same of a loop that loads no more of X, whose chunks are most of the runs.
-GAPS_PERCENT_SINGLE = 7
+#: Coordinates and offsets of the epilogue.
+EPILOGUE = 14
 
 
 def live_set(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
     """Items of the loop over the taps, in 32-bit registers a lane, or those before it if they are more: where one patch
     has all channels its loads. Where accumulators have a file of their own, those of the epilogue if they are more.
     """
-    phases = [_with_gaps(shape, _loop(shape), GAPS_PERCENT_SINGLE if shape.single else GAPS_PERCENT)]
+    costs = UNIFIED if shape.hw.vgpr_unified else SPLIT
+    phases = [_loop(shape, costs)]
     if shape.single:
-        phases.append(_with_gaps(shape, _gather(shape)))
+        phases.append(_gather(shape, costs))
     if not shape.hw.vgpr_unified:
         phases.append(_epilogue(shape))
     return max(phases, key=lambda items: sum(item.registers for item in items))
@@ -45,22 +65,34 @@ def _reads_ahead(shape: Conv2dShape) -> int:
     return shape.fragments - 4 * shape.layout.reads
 
 
-def _offsets(shape: Conv2dShape, units: int) -> int:
-    """Registers of chunks on their way: a place in LDS, and offsets for the runs of channels that exist together, three
-    of four of which are kept.
-    """
-    runs = shape.vec // shape.channel_step
-    return units * (1 + (3 * runs + 3) // 4)
-
-
-def _loop(shape: Conv2dShape) -> list[RegisterItem]:
-    x, w = shape.loads_x, shape.loads_w
-    offsets_x = _offsets(shape, x.units_a_thread) + (0 if shape.by_chunk else x.units_a_thread)
+def _offsets(shape: Conv2dShape, costs: Costs) -> int:
+    """Registers of where chunks of X are, in memory and in LDS."""
+    x = shape.loads_x
+    if shape.single:
+        return 2
     if shape.replicated:
-        offsets_x = 2 if shape.single else x.units_a_thread + 2
-        if shape.hw.vgpr_unified and shape.taps.channels > shape.tiles.tile_ic:
-            offsets_x += x.units_a_thread * shape.vec * CHANGING // 2
-    return [
+        (one, each), accesses = costs.replicated, x.accesses
+    else:
+        one, each = costs.by_chunk if shape.by_chunk else costs.narrow if x.narrow else costs.by_pixel
+        accesses = _runs(shape)
+    return ceil(x.units_a_thread * (one + each * accesses))
+
+
+def _runs(shape: Conv2dShape) -> int:
+    """Runs of a chunk's channels that exist together."""
+    return min(shape.vec, shape.taps.channels) // shape.channel_step
+
+
+def _offsets_of_filter(shape: Conv2dShape, costs: Costs) -> int:
+    one, each = costs.filter
+    return ceil(shape.loads_w.units_a_thread * (one + each * _runs(shape)))
+
+
+def _loop(shape: Conv2dShape, costs: Costs) -> tuple[RegisterItem, ...]:
+    x, w = shape.loads_x, shape.loads_w
+    gaps = shape.accumulators * GAPS_PERCENT // 100 if shape.hw.vgpr_unified else 0
+    masks = 0 if shape.taps.whole else 4 * shape.layout.reads
+    return _present(
         RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
         RegisterItem("fragments", shape.fragments, "arch", "LDS reads that the MFMAs of this step take"),
         RegisterItem("reads ahead", _reads_ahead(shape), "arch", "next step, read under these MFMAs"),
@@ -69,39 +101,37 @@ def _loop(shape: Conv2dShape) -> list[RegisterItem]:
             "packed", 4 * shape.chunks_packed, "arch", "packed filter of a tap, replaced in place by the next"
         ),
         RegisterItem("filter under way", w.staged, "arch", "slice of the tap after the next one"),
-        RegisterItem("offsets of X", offsets_x, "arch", "byte offsets and LDS place of every chunk"),
-        RegisterItem("offsets of the filter", _offsets(shape, w.units_a_thread), "arch", "the same of its chunks"),
-        RegisterItem("places", shape.filter_places + 2, "arch", "LDS places of a lane's chunks"),
-        RegisterItem("control", CONTROL, "arch", "thread ids, coordinates, loop control"),
-    ]
-
-
-def _gather(shape: Conv2dShape) -> list[RegisterItem]:
-    """The loads of the only patch, of which every element has an offset, and of the first slice of the filter."""
-    x, w = shape.loads_x, shape.loads_w
-    return [
-        RegisterItem("patch under way", x.staged, "arch", "the patch, an element a register"),
-        RegisterItem("packed", 4 * shape.chunks_packed, "arch", "packed filter of the first tap"),
-        RegisterItem("filter under way", w.staged, "arch", "slice of the first tap"),
-        RegisterItem("offsets of X", 2 * x.units_a_thread + shape.vec, "arch", "rows and columns, offsets of a chunk"),
-        RegisterItem("offsets of the filter", _offsets(shape, w.units_a_thread), "arch", "the same of its chunks"),
-        RegisterItem("control", CONTROL, "arch", "thread ids, coordinates"),
-    ]
-
-
-def _epilogue(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
-    return (
-        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
-        RegisterItem("values", shape.accumulators, "arch", "the same on their way to memory, all at once"),
-        RegisterItem("control", CONTROL, "arch", "coordinates of the outputs"),
+        RegisterItem("offsets of X", _offsets(shape, costs), "arch", "where its chunks are, in memory and in LDS"),
+        RegisterItem("offsets of the filter", _offsets_of_filter(shape, costs), "arch", "the same of its chunks"),
+        RegisterItem("places", costs.place * shape.filter_places, "arch", "LDS places of a lane's chunks"),
+        RegisterItem("masks", masks, "arch", "channels that a tap has"),
+        RegisterItem("control", costs.control, "arch", "thread ids, coordinates, loop control"),
+        RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"),
     )
 
 
-def _with_gaps(shape: Conv2dShape, items: list[RegisterItem], percent: int = GAPS_PERCENT) -> tuple[RegisterItem, ...]:
-    """The items that there are, with what the allocator leaves free."""
-    if not shape.hw.vgpr_unified:
-        items.append(RegisterItem("passing", PASSING, "arch", "what memory gives to AccVGPRs and takes from them"))
-    shared = sum(item.registers for item in items if shape.hw.vgpr_unified or item.file != "acc")
-    gaps = GAPS + shared * percent // 100
-    items.append(RegisterItem("gaps", gaps, "arch", "left free between runs of 2 to 16 registers"))
+def _gather(shape: Conv2dShape, costs: Costs) -> tuple[RegisterItem, ...]:
+    """The loads of the only patch, of which every access has an offset, and of the first slice of the filter."""
+    x, w = shape.loads_x, shape.loads_w
+    offsets = ceil(2 * x.units_a_thread + costs.gather * x.accesses)
+    return _present(
+        RegisterItem("patch under way", x.staged, "arch", "the patch, an element of a narrow access a register"),
+        RegisterItem("packed", 4 * shape.chunks_packed, "arch", "packed filter of the first tap"),
+        RegisterItem("filter under way", w.staged, "arch", "slice of the first tap"),
+        RegisterItem("offsets of X", offsets, "arch", "rows and columns, offsets of a chunk"),
+        RegisterItem("offsets of the filter", _offsets_of_filter(shape, costs), "arch", "the same of its chunks"),
+        RegisterItem("control", costs.control, "arch", "thread ids, coordinates"),
+    )
+
+
+def _epilogue(shape: Conv2dShape) -> tuple[RegisterItem, ...]:
+    return _present(
+        RegisterItem("D", shape.accumulators, "acc", "accumulators of the wave's part of the tile"),
+        RegisterItem("values", shape.accumulators, "arch", "the same on their way to memory, all at once"),
+        RegisterItem("control", EPILOGUE, "arch", "coordinates of the outputs"),
+    )
+
+
+def _present(*items: RegisterItem) -> tuple[RegisterItem, ...]:
+    """The items that there are."""
     return tuple(item for item in items if item.registers)

@@ -6,21 +6,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
+from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.operators.conv2d import Conv2d, Conv2dTiles
 from closedform.operators.conv2d_layout import Patch, patch_of, writers
 from closedform.operators.conv2d_pack import FilterLayout, filter_layout
 from closedform.operators.conv2d_taps import Taps
-from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
+from closedform.operators.gemm_layout import CHUNK_BYTES, LANES, GemmLayout
 
-__all__ = ["Conv2dShape", "Loads"]
+from .conv2d_formulas import CONV2D
+from .formula import FormulaValue
+
+__all__ = ["Conv2dShape", "Loads", "step_bytes"]
 
 #: Code of a main loop that an instruction cache of 64 KiB for two CUs holds beside a prologue.
 LOOP_BYTES = 32768
 INSTRUCTION_BYTES = 8
 #: Instructions of a tap beside MFMAs, reads and the loads of the filter: addresses, barrier, waits.
 PER_TAP = 24
+
+
+def step_bytes(atom: MFMAAtom) -> int:
+    """Bytes of channels that one step of LDS reads takes: a chunk or more of every lane group."""
+    vec = CHUNK_BYTES * 8 // atom.dtype_a.bits
+    return CHUNK_BYTES * (LANES // atom.m) * max(1, atom.elements_a // vec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,32 @@ class Conv2dShape:
     def vec(self) -> int:
         """Elements of a chunk."""
         return self.layout.vec
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of channels that one step of LDS reads takes."""
+        return step_bytes(self.atom)
+
+    @property
+    def lds_limit(self) -> int:
+        return self.hw.lds_max_per_workgroup_bytes
+
+    @property
+    def widest_store(self) -> int:
+        """The most elements of Y that a lane has next to each other in memory."""
+        if not self.channels_last:
+            return 1
+        run = min(8, CHUNK_BYTES // self.out_bytes)
+        while self.atoms_oc * self.atom.elements_c % run:
+            run //= 2
+        return gcd(self.op.filters, run)
+
+    @property
+    def blocks(self) -> FormulaValue:
+        """Workgroups of the grid."""
+        op, tiles = self.op, self.tiles
+        sizes = {"N": op.N, "OH": op.OH, "OW": op.OW, "OC": op.filters, "groups": op.groups}
+        return CONV2D.blocks(**sizes, t_N=tiles.tile_n, t_OH=tiles.tile_h, t_OW=tiles.tile_w, t_OC=tiles.tile_oc)
 
     @property
     def channels_last(self) -> bool:

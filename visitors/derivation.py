@@ -8,6 +8,7 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import Infeasible, InfeasibleError
+from closedform.hw.occupancy import register_budget
 
 from .formula import FormulaValue
 
@@ -43,6 +44,26 @@ class PredictedResources:
     lds_bytes: int
     lds_limit_bytes: int
     waves_per_simd: int
+
+    @classmethod
+    def within_budget(
+        cls, hw: HardwareDescriptor, items: tuple[RegisterItem, ...], lds_bytes: int, waves_per_simd: int
+    ) -> PredictedResources:
+        """The promise of a live set, but never above the budget: the compiler keeps to the registers of the aimed-at
+        occupancy. What exceeds the half of the arch registers is in the other one.
+        """
+        budget = register_budget(hw, waves_per_simd)
+        total = sum(item.registers for item in items)
+        if budget.unified:
+            registers, arch = min(total, budget.total), min(total, budget.arch)
+            acc = registers - arch
+        else:
+            arch = min(sum(item.registers for item in items if item.file != "acc"), budget.arch)
+            acc = min(total - arch, budget.acc)
+            registers = max(arch, acc)
+        limit = budget.total if budget.unified else budget.arch
+        lds_limit = hw.lds_max_per_workgroup_bytes
+        return cls(items, registers, arch, acc, limit, lds_bytes, lds_limit, waves_per_simd)
 
 
 @dataclass(frozen=True, slots=True)

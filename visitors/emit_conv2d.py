@@ -76,7 +76,7 @@ class Conv2dEmit(Visitor):
             epilogue_text.conversions(
                 False, "none", op.activation, op.result, shape.work, shape.out_bytes, tiles.store, tiled=False
             ),
-            conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked, shape.single),
+            conv_text.block_class(shape.channels_last, shape.unrolled, op.prepacked, shape.single, shape.taps.whole),
             conv_text.output(op.bias, op.activation, shape.acc_type == "i32", shape.work == "f64"),
         )
 

@@ -24,7 +24,7 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
         raise ValueError(f"out must be {shape} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")
     if out.numel() == 0:
         return out
-    x = x if addressable(x, X_READ, ELEM_BYTES) else x.contiguous()
+    x = x if addressable(x, X_READ, ELEM_BYTES)@next_to@ else x.contiguous()
     target = out if addressable(out, STORE, OUT_BYTES) else torch.empty(shape, dtype=TORCH_OUT, device=out.device)
     @filter@
     sizes = (N, IH, IW, @channels@, OH, OW, OC // groups, groups, pad[0], pad[2])
@@ -45,6 +45,7 @@ def problem(x, w, pad, groups):
     if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:
         raise ValueError(f"x {tuple(x.shape)} and w {tuple(w.shape)} are no {KERNEL} convolution of {groups} groups")
     @exact@
+    @edges@
     if OC // groups % STORE:
         raise ValueError(f"{OC // groups} filters of a group: this kernel is built for multiples of {STORE}")
     OH = (IH + pad[0] + pad[1] - (KH - 1) * DILATION[0] - 1) // STRIDE[0] + 1
@@ -80,6 +81,11 @@ def pointer(t):
     return t.as_strided((1,), (1,))
 '''
 
+_EDGES = '''
+if @one@pad[2]@unit@ % X_READ or IW@unit@ % X_READ:
+    raise ValueError(f"{IW} columns, pads {pad}, {groups} groups: this kernel loads {X_READ} elements of a row at once")
+'''
+
 _REPLICATED = '''
 def by_taps(w):
     """The filter [OC, taps, channels] where taps have become channels: zeros past the last tap."""
@@ -87,7 +93,7 @@ def by_taps(w):
     OC, KH, KW, C = w.shape
     rows, cols = ceil_div(KH, REPLICATE_H), ceil_div(KW, REPLICATE_W)
     w = torch.nn.functional.pad(w, (0, 0, 0, cols * REPLICATE_W - KW, 0, rows * REPLICATE_H - KH))
-    w = w.reshape(OC, rows, REPLICATE_H, cols, REPLICATE_W, C).permute(0, 1, 3, 2, 4, 5)
+    w = w.reshape(OC, rows, REPLICATE_H, cols, REPLICATE_W, C).permute(@taps_order@)
     return w.reshape(OC, rows * cols, REPLICATE_H * REPLICATE_W * C).contiguous()
 '''
 
@@ -140,7 +146,7 @@ w = padded[:, : OC // groups, :, :C].reshape(OC, KH, KW, C)
 _UNPACKED_REPLICATED = """
 w = padded[:, : OC // groups, :, : REPLICATE_H * REPLICATE_W * C]
 rows, cols = ceil_div(KH, REPLICATE_H), ceil_div(KW, REPLICATE_W)
-w = w.reshape(OC, rows, cols, REPLICATE_H, REPLICATE_W, C).permute(0, 1, 3, 2, 4, 5)
+w = w.reshape(OC, rows, cols, @new_channels@).permute(@taps_back@)
 w = w.reshape(OC, rows * REPLICATE_H, cols * REPLICATE_W, C)[:, :KH, :KW]
 """
 
@@ -204,6 +210,7 @@ if __name__ == "__main__":
 def host(op: Conv2d, shape: Conv2dShape) -> str:
     """Host functions; the shape of `op` is the default of `example`, its pads and groups those of run()."""
     last, replicated = op.layout == "NHWC", shape.replicated
+    runs = replicated and shape.tiles.read_x > 1 and shape.taps.runs
     finish = ["y = y + bias.double().reshape(1, -1, 1, 1)"] if op.bias else []
     functional = {"relu": "relu(y)", "silu": "silu(y)", "gelu": "gelu(y)", "gelu_tanh": 'gelu(y, approximate="tanh")'}
     if op.activation != "none":
@@ -227,12 +234,19 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         "packs": " from pack_w()" if packed else "",
         "given": "[inputs[0], pack_w(inputs[1]), *inputs[2:]]" if packed else "inputs",
         "unpacked": piece(_UNPACKED_REPLICATED if replicated else _UNPACKED),
+        "taps_order": "0, 1, 3, 2, 4, 5" if last else "0, 1, 3, 5, 2, 4",
+        "taps_back": "0, 1, 3, 2, 4, 5" if last else "0, 1, 4, 2, 5, 3",
+        "new_channels": "REPLICATE_H, REPLICATE_W, C" if last else "C, REPLICATE_H, REPLICATE_W",
         "back": "" if last else ".permute(0, 3, 1, 2)",
         "more": ", bias [OC]" if op.bias else "",
         "filter": "\n".join(filters),
         "channels": "REPLICATE_H * REPLICATE_W * ONE" if replicated else "IC // groups",
         "bias_tensor": ", bias" if op.bias else "",
         "exact": f'if {exact}:\n    raise ValueError(f"{{C}} channels of a group: this kernel is built for {number}")',
+        "edges": fill(piece(_EDGES), {"unit": " * ONE" if last else "", "one": "groups > 1 or " if last else ""})
+        if runs
+        else "",
+        "next_to": f" and x.stride({2 if last else 3}) == {'ONE' if last else 1}" if runs else "",
         "and_channels": "" if last else " and channels",
         "stride_axes": "0, 1, 2" if last else "0, 2, 3, 1",
         "wide_axes": "0, 1, 2" if last else "0, 1, 2, 3",
@@ -250,6 +264,8 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         "scalars": str(scalars),
     }
     values |= {name: str(getattr(op, name)) for name in ("N", "IC", "IH", "IW", "OC")}
-    parts = [fill(piece(_RUN), values), piece(_REPLICATED) if replicated else piece(_PLAIN) if packed else ""]
+    values["unpacked"] = fill(values["unpacked"], values)
+    parts = [fill(piece(_RUN), values)]
+    parts += [fill(piece(_REPLICATED), values)] if replicated else [piece(_PLAIN)] if packed else []
     parts += [fill(piece(_PACKED), values)] if packed else []
     return join(*parts, fill(piece(_REFERENCE), values))

@@ -30,7 +30,7 @@ _PIPELINE = '''
         """LDS reads of one step: a chunk of every atom's pixels and filters, for every read that an operand takes."""
         a, b, out = self.patch.tap_base(tap), self.filter.bases_of(buffer), []
         for read in range(step * READS, (step + 1) * READS):
-            out += [(READ, 1, lambda t=t, r=read: self.patch.fragment(a, t, r)) for t in range(A_ATOMS)]
+            out += [(READ, 1, lambda t=t, r=read: self.patch.fragment(a, t, r)@masked@) for t in range(A_ATOMS)]
             out += [(READ, 1, lambda t=t, r=read: self.filter.fragment(b, t, r)) for t in range(B_ATOMS)]
         return out
 
@@ -118,7 +118,7 @@ _PACKED_PIPELINE = '''
     def reads(self, tap, step):
         """LDS reads of one step: a chunk of every atom's pixels, for every read that an operand takes."""
         a, reads = self.patch.tap_base(tap), range(step * READS, (step + 1) * READS)
-        return [(READ, 1, lambda t=t, r=r: self.patch.fragment(a, t, r)) for r in reads for t in range(A_ATOMS)]
+        return [(READ, 1, lambda t=t, r=r: self.patch.fragment(a, t, r)@masked@) for r in reads for t in range(A_ATOMS)]
 
     def prologue(self):
         """The first patch in LDS and its filter in registers, the next patch under way, the first fragments."""
@@ -298,16 +298,20 @@ def _values(channels_last: bool, bias: bool) -> dict[str, str]:
     }
 
 
-def block_class(channels_last: bool, unrolled: bool, packed: bool, single: bool) -> str:
+def block_class(channels_last: bool, unrolled: bool, packed: bool, single: bool, whole: bool) -> str:
     """The Block class with its pipeline.
 
-    `unrolled`: the taps of a tile are written out; `packed`: the filter is; `single`: one tile has all channels.
+    `unrolled`: the taps of a tile are written out; `packed`: the filter is; `single`: one tile has all channels;
+    `whole`: all taps have all of theirs.
     """
     taps = _TAPS.rstrip("\n") if unrolled else ""
     values = {
         **_values(channels_last, False),
         "filter": _PACKED_FILTER if packed else piece(_FILTER),
-        "pipeline": fill(piece(_PACKED_PIPELINE if packed else _PIPELINE), {"more": "more" if single else "loads"}),
+        "pipeline": fill(
+            piece(_PACKED_PIPELINE if packed else _PIPELINE),
+            {"more": "more" if single else "loads", "masked": "" if whole else " & self.patch.there(tap, r)"},
+        ),
         "split": piece(_SPLIT),
     }
     return fill(piece(_BLOCK).replace("\n@taps@", taps), values)

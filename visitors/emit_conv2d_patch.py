@@ -62,7 +62,8 @@ class Patch:
             h, w = element(row, ROW_SPAN, STRIDE_H, DILATION_H), element(col, COL_SPAN, STRIDE_W, DILATION_W)
             @units@
         pixel = wave_px * ATOM_MN + lane % ATOM_MN
-        self.base = self.pixel_place(pixel) * PIXEL_WORDS + lane // ATOM_MN * 4
+        self.group = lane // ATOM_MN
+        self.base = self.pixel_place(pixel) * PIXEL_WORDS + self.group * 4
 
     def pixel_place(self, pixel):
         """Place in the patch of what an output of the tile reads at the first tap."""
@@ -80,6 +81,8 @@ class Patch:
         """Four words of channels of this lane's pixel of atom t."""
         beyond = self.pixel_place(t * WAVES_PX * ATOM_MN) * PIXEL_WORDS + read * GROUPS * 4
         return Vec(fx.ptr_load(self.lds + base + fx.Int32(beyond), words(4)))
+
+    @there@
 
     @loads@
 
@@ -151,17 +154,17 @@ self.units.append((pixel, place, chunk, n * fx.Int32(x_n), h, first_w + w))
 _REPLICATED_LOADS = '''
 def loads(self, tile):
     """This thread's chunks of a tile of channels: those of ONE channels of each of the pixel's neighbours."""
-    source = resource(self.address, fx.Int32(OFFSET_LIMIT))
-    return [(LOAD, VEC, lambda u=u: load_chunk(source, self.neighbours(u, tile), 1)) for u in self.units]
+    source, count = resource(self.address, fx.Int32(OFFSET_LIMIT)), VEC // X_READ
+    return [(LOAD, count, lambda u=u: load_chunk(source, self.neighbours(u, tile), X_READ)) for u in self.units]
 
 @more@
 def neighbours(self, unit, tile):
-    """Offsets of the elements of a chunk."""
+    """Offsets of the accesses of a chunk."""
     _, _, chunk, image, h, w = unit
     places = []
-    for e in range(VEC):
+    for e in range(0, VEC, X_READ):
         channel = tile * TILE_IC + chunk * VEC + e
-        neighbour, one = channel // ONE, channel % ONE
+        @split@
         down, right = neighbour // REPLICATE_W * ONE_DILATION_H, neighbour % REPLICATE_W * ONE_DILATION_W
         row, col = h + down, w + right
         outside = row | (self.IH - 1 - row) | col | (self.IW - 1 - col)  # negative where one of them is
@@ -170,6 +173,26 @@ def neighbours(self, unit, tile):
         offset = (offset + one * self.x_c) * ELEM_BYTES
         places.append(((outside < 0).select(fx.Int32(OUT_OF_RANGE), offset), 0))
     return places
+'''
+
+_THERE = '''
+def there(self, tap, read):
+    """Bits of this lane's channels of a chunk that the tap has: past the last row or column of the filter it has none,
+    and 0 times an infinity would be NaN.
+    """
+    row, col, per_word, out = tap // TAP_COLS, tap % TAP_COLS, 4 // ELEM_BYTES, []
+    for first in range(0, VEC, per_word):
+        word = fx.Int32(0)
+        for i in range(per_word):
+            channel = (self.group + read * GROUPS) * VEC + (first + i)
+            @split@
+            down, right = neighbour // REPLICATE_W, neighbour % REPLICATE_W
+            there = (down < KERNEL[0] - row * REPLICATE_H) & (right < KERNEL[1] - col * REPLICATE_W)
+            bits = ((1 << 8 * ELEM_BYTES) - 1) << (8 * ELEM_BYTES * i)
+            word = word | there.select(fx.Int32(bits - (bits >> 31 << 32)), fx.Int32(0))
+        out.append(word)
+    return Vec.from_elements(out)
+
 '''
 
 _MORE = '''
@@ -270,6 +293,9 @@ def patch_class(shape: Conv2dShape) -> str:
         "gap": " & (col < PATCH_COLS)" if shape.patch.row_pixels > shape.patch.cols.extent else "",
         "units": piece(_REPLICATED_UNITS if replicated else _UNITS),
         "loads": _loads(shape),
+        "there": fill(piece(_THERE), {"split": _split(shape).replace("neighbour, one", "neighbour, _")})
+        if not shape.taps.whole
+        else "",
         "store": f"store_if({active}, {store[13:]}" if not shape.loads_x.divides else store,
         "kept": kept if replicated else "",
     }
@@ -280,7 +306,16 @@ def _loads(shape: Conv2dShape) -> str:
     """How chunks of X are loaded."""
     if not shape.replicated:
         return piece(_LOADS)
-    return piece(_REPLICATED_LOADS).replace("@more@\n", _MORE[1:] if shape.single else "")
+    text = piece(_REPLICATED_LOADS).replace("@more@\n", _MORE[1:] if shape.single else "")
+    return fill(text, {"split": _split(shape)})
+
+
+def _split(shape: Conv2dShape) -> str:
+    """Of a new channel: its neighbour and the channel there."""
+    if shape.channels_last:
+        return "neighbour, one = channel // ONE, channel % ONE"
+    count = "(REPLICATE_H * REPLICATE_W)"
+    return f"neighbour, one = channel % {count}, channel // {count}"
 
 
 def filter_class(shape: Conv2dShape) -> str:

@@ -20,16 +20,17 @@ from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, Infeasible, near_names
-from closedform.hw.occupancy import occupancy_of, register_budget
+from closedform.hw.occupancy import occupancy_of
 from closedform.operators.gemm import KNOBS, Gemm, GemmTiles
 
 from .derivation import Derivation, GridVerdict, PredictedResources
 from .formula import FormulaValue, ceil_div
 from .gemm_formulas import GEMM
 from .gemm_ladder import ROW_BYTES, WAVES_PER_SIMD, Block, block_ladder, gemm_atoms, lds_share
-from .gemm_rules import broken_rule, registers_fit, waves_per_simd_range
+from .gemm_rules import RULES, registers_fit, waves_per_simd_range
 from .gemm_shape import GRID_X, GemmShape
 from .gemm_spread import Spread
+from .rule import broken_rule
 
 __all__ = ["derive_gemm_batch", "derive_gemm_default"]
 
@@ -65,7 +66,7 @@ def derive_gemm_default(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> D
     except BadInput as error:
         refusal = Infeasible("whole atoms", 1, 0, "part", str(error), "give whole atoms of every wave")
         return Derivation(op, hw, "default", None, "atom", (), None, None, refusal)
-    broken = broken_rule(shape)
+    broken = broken_rule(RULES, shape)
     if broken is not None:
         return Derivation(op, hw, "default", None, _binding_of(broken.resource), (), None, None, broken)
     return _result(op, hw, shape.tiles, shape)
@@ -301,7 +302,7 @@ def _group(op: Gemm, hw: HardwareDescriptor, block: Block) -> int:
 
 
 def _result(op: Gemm, hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> Derivation:
-    resources = _resources(hw, tiles, shape)
+    resources = PredictedResources.within_budget(hw, shape.items, shape.lds_bytes, tiles.waves_per_simd)
     blocks = GEMM.blocks(M=op.M, N=op.N, t_M=tiles.tile_m, t_N=tiles.tile_n, batch=op.batch)
     # no more persistent workgroups than tiles of k are launched
     shared = min(tiles.stream_k, blocks.value * max(1, ceil_div(op.K, tiles.tile_k)))
@@ -386,28 +387,3 @@ def _workspace_bytes(tiles: GemmTiles, shape: GemmShape, blocks: int) -> int:
     slots = 2 * tiles.stream_k or blocks * tiles.split_k
     counters = 2 * tiles.stream_k or blocks * tiles.arrives
     return slots * tiles.tile_m * tiles.tile_n * shape.acc_bytes + 4 * counters
-
-
-def _resources(hw: HardwareDescriptor, tiles: GemmTiles, shape: GemmShape) -> PredictedResources:
-    """The live set, but never above the budget: the compiler keeps to the registers of the aimed-at occupancy."""
-    budget = register_budget(hw, tiles.waves_per_simd)
-    items = shape.items
-    total = sum(item.registers for item in items)
-    acc = shape.accumulators
-    if hw.vgpr_unified:
-        registers, arch = min(total, budget.total), min(total, budget.arch)
-        split = registers - arch
-    else:
-        arch = min(total - acc, budget.arch)
-        split = min(total - arch, budget.acc)
-        registers = max(arch, split)
-    return PredictedResources(
-        items=items,
-        registers=registers,
-        arch_registers=arch,
-        acc_registers=split,
-        register_budget=budget.total if hw.vgpr_unified else budget.arch,
-        lds_bytes=shape.lds_bytes,
-        lds_limit_bytes=hw.lds_max_per_workgroup_bytes,
-        waves_per_simd=tiles.waves_per_simd,
-    )

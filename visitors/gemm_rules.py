@@ -1,23 +1,18 @@
-"""What every knob setting of an emitted GEMM must satisfy, as data: a name, a mechanism, a need and a limit."""
+"""What every knob setting of an emitted GEMM must satisfy, as data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import Infeasible
 from closedform.hw.occupancy import occupancy_of, register_budget
 
 from .formula import ceil_div
 from .gemm_shape import GemmShape
+from .rule import COUNT_LIMIT, OFFSET_LIMIT, Rule
 
-__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "Rule", "broken_rule", "lds_fits", "registers_fit", "waves_per_simd_range"]
+__all__ = ["EXPORT_MARGIN_BYTES", "RULES", "lds_fits", "registers_fit", "waves_per_simd_range"]
 
-OFFSET_LIMIT = 2**31 - 16
-#: What the kernel counts in whole numbers of 32 bits.
-COUNT_LIMIT = 2**31 - 1
 #: LDS that compilers with scratch of their own keep back; our kernels allocate exactly what they name.
 EXPORT_MARGIN_BYTES = 256
 #: Types of D that sums of a type are converted to; an 8-bit float must also be the target's flavour.
@@ -52,23 +47,6 @@ def waves_per_simd_range(hw: HardwareDescriptor, waves: int, lds_bytes: int) -> 
     """
     least = ceil_div(waves, hw.simds_per_cu)
     return least, max(least, ceil(occupancy_of(hw, waves, 1, 0, lds_bytes).waves_per_simd))
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`measure` gives (needed, limit); the rule holds while needed <= limit."""
-
-    name: str
-    mechanism: str
-    unit: str
-    way_out: str
-    measure: Callable[[GemmShape], tuple[int, int]]
-
-    def broken(self, shape: GemmShape) -> Infeasible | None:
-        needed, limit = self.measure(shape)
-        if needed <= limit:
-            return None
-        return Infeasible(self.name, needed, limit, self.unit, f"the {self.mechanism} of this gemm", self.way_out)
 
 
 def _power_of_two(*values: int) -> tuple[int, int]:
@@ -343,11 +321,3 @@ def registers_fit(shape: GemmShape) -> bool:
     """Whether the main loop fits the registers of the aimed-at occupancy."""
     needed, limit = _registers(shape)
     return needed <= limit
-
-
-def broken_rule(shape: GemmShape) -> Infeasible | None:
-    """The first rule that the setting breaks, or None."""
-    for rule in RULES:
-        if (broken := rule.broken(shape)) is not None:
-            return broken
-    return None

@@ -98,7 +98,7 @@ def test_emit_simulate_and_profile(run_json, tmp_path):
     simulated = run_json("simulate", *SHAPE, "--bias")
     assert_valid(simulated, "simulate")
     assert simulated["ok"]
-    profiled = run_json("profile", *SHAPE)
+    profiled = run_json("profile", *SHAPE, "--replicate-h", 1, "--replicate-w", 1)
     assert_valid(profiled, "profile")
     assert profiled["counts"]["lds_bank_conflict_cycles"] == 0
 
@@ -121,7 +121,7 @@ def test_bench_launches_on_buffers_of_their_own(tmp_path, monkeypatch, prepacked
     """The launches that bench times, with run() in place of a GPU: a packed filter arrives packed, each set its own."""
     from closedform.bench import launches_of
 
-    op = closedform.Conv2d(1, 16, 6, 6, 16, 3, 3, dtype="f16", prepacked=prepacked)
+    op = closedform.Conv2d(1, 72, 6, 6, 16, 3, 3, dtype="f16", prepacked=prepacked)
     kernel = load_kernel(closedform.emit(op, "mi300x", tmp_path, compile=False).kernel)
     seen = []
 
@@ -135,4 +135,4 @@ def test_bench_launches_on_buffers_of_their_own(tmp_path, monkeypatch, prepacked
         each()
     assert seen[2:] == seen[:2]
     assert all(len({launch[place] for launch in seen}) == 2 for place in range(3))
-    assert (seen[0][3] > 16 * 16 * 9) == prepacked
+    assert (seen[0][3] > 72 * 16 * 9) == prepacked

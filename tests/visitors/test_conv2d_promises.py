@@ -19,8 +19,9 @@ pytestmark = [
     pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch"),
 ]
 
-#: A promise this far above the binary is the most that still explains something.
-SLACK = 1.25
+#: A promise this far above the binary is the most that still explains something: 1.1 on average, more where elements of
+#: less than a register are loaded one by one.
+SLACK = 1.5
 #: Binaries of fewer registers leave a SIMD all of its waves, so that nothing depends on the promise.
 ALL_WAVES = 64
 SHAPES: dict[str, dict[str, Any]] = {
