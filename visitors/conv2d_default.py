@@ -269,7 +269,7 @@ def _in_lds(op: Conv2d, hw: HardwareDescriptor, tiles: Conv2dTiles, given: dict[
     patch = Conv2dShape(op, tiles, hw).patch
     shape, row_bytes = (tiles.tile_n, tiles.tile_h, tiles.tile_w), tiles.tile_ic * tiles.atom.dtype_a.bits // 8
     pad_bytes, pitch, image = pitches(hw, tiles.atom.n, shape, patch.rows.extent, patch.cols.extent, row_bytes)
-    layout = {"gap": pad_bytes * 8 // tiles.atom.dtype_a.bits, "pitch": pitch, "image": image}
+    layout: dict[str, Any] = {"gap": pad_bytes * 8 // tiles.atom.dtype_a.bits, "pitch": pitch, "image": image}
     return replace(tiles, **{name: value for name, value in layout.items() if name not in given})
 
 

@@ -51,7 +51,7 @@ def _reads(shape: Conv2dShape) -> tuple[int, int]:
     """Elements left over where an access does not divide the widest one."""
     widest = widest_reads(shape.op, shape.taps, shape.vec)
     given = (shape.tiles.read_x, shape.tiles.read_w)
-    return sum(most % min(read, most + 1) for most, read in zip(widest, given, strict=True)), 0
+    return sum((most % min(read, most + 1) for most, read in zip(widest, given, strict=True)), start=0), 0
 
 
 def _waves(shape: Conv2dShape, bound: int) -> int:

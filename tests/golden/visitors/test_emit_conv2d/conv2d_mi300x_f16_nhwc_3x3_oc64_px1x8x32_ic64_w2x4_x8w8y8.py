@@ -6,7 +6,7 @@
     types       f16 in, f32 accumulation, f16 out
     target      mi300x (gfx942), atom v_mfma_f32_32x32x8_f16
     tiles       64 channels x 1 x 8 x 32 pixels x 64 channels, waves 2 x 4
-    registers   at most 129 of 256 a lane, 2 wave(s) per SIMD
+    registers   at most 139 of 256 a lane, 2 wave(s) per SIMD
     LDS         65344 of 65536 bytes
     grid        224 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
@@ -244,7 +244,8 @@ class Patch:
             offset = inside.select(offset * ELEM_BYTES, fx.Int32(OUT_OF_RANGE))
             self.units.append((pixel, place, chunk, offset))
         pixel = wave_px * ATOM_MN + lane % ATOM_MN
-        self.base = self.pixel_place(pixel) * PIXEL_WORDS + lane // ATOM_MN * 4
+        self.group = lane // ATOM_MN
+        self.base = self.pixel_place(pixel) * PIXEL_WORDS + self.group * 4
 
     def pixel_place(self, pixel):
         """Place in the patch of what an output of the tile reads at the first tap."""
@@ -262,6 +263,7 @@ class Patch:
         """Four words of channels of this lane's pixel of atom t."""
         beyond = self.pixel_place(t * WAVES_PX * ATOM_MN) * PIXEL_WORDS + read * GROUPS * 4
         return Vec(fx.ptr_load(self.lds + base + fx.Int32(beyond), words(4)))
+
 
     def loads(self, tile):
         """This thread's chunks of a tile of channels; a channel past the last one is 0."""
