@@ -1,0 +1,225 @@
+"""The vector kernel of depthwise convolutions: chosen, exact at every level and in the simulator, as promised."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from closedform.emission import broken_promises
+from closedform.hw import catalogue
+from closedform.hw.errors import BadInput
+from closedform.operators.conv2d import Conv2d
+from closedform.operators.depthwise import DepthwiseTiles
+from closedform.operators.level import Level
+from closedform.operators.reference import reference
+from closedform.visitors.compile import missing_dependency
+from closedform.visitors.compute import ComputeVisitor, input_shapes
+from closedform.visitors.depthwise_formulas import DEPTHWISE
+
+from .conv2d_host import Host
+from .conv2d_kernels import derived, kernel, simulate
+
+needs_compiler = pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch")
+#: A promise this far above the binary is the most that still explains something, below which all waves fit.
+SLACK, ALL_WAVES = 1.25, 64
+
+
+def depthwise(N: int, C: int, size: tuple[int, int], taps: tuple[int, int], **fields: Any) -> Conv2d:
+    return Conv2d(N, C, *size, C, *taps, groups=C, **fields)
+
+
+#: A pairwise cover of targets, types, layouts and what an operator may ask for, with knobs: what small images do not
+#: have by themselves, strips of several outputs and channels.
+COVER = [
+    ("mi100", depthwise(2, 24, (9, 9), (3, 3), pad=1, dtype="f32", bias=True), {}),
+    ("mi100", depthwise(1, 12, (10, 7), (3, 2), stride=2, pad=1, layout="NCHW", dtype="f16"), {"strip": 3}),
+    ("mi100", depthwise(2, 20, (8, 12), (5, 4), dilation=(2, 1), pad=2, dtype="bf16"), {"strip": 6, "vec": 4}),
+    ("mi210", depthwise(1, 16, (12, 11), (3, 5), stride=(1, 3), dtype="f16", activation="silu"), {"strip": 4}),
+    ("mi210", depthwise(1, 24, (7, 13), (5, 7), dilation=2, pad=(6, 5, 6, 7), dtype="bf16"), {"vec": 8, "lines": 1}),
+    ("mi300x", depthwise(1, 192, (9, 8), (7, 7), pad=3, dtype="f32"), {"strip": 8, "vec": 4, "together": 7}),
+    ("mi300x", depthwise(3, 9, (7, 11), (3, 3), pad=1, dtype="bf16", layout="NCHW", activation="relu"), {}),
+    ("mi300x", depthwise(1, 32, (9, 12), (5, 5), pad=2, stride=(2, 1), dtype="f16", out_dtype="bf16"), {"strip": 5}),
+    ("mi355x", depthwise(1, 64, (8, 8), (3, 3), stride=(2, 1), pad=1, dtype="f16", out_dtype="f32"), {"strip": 8}),
+    ("mi355x", depthwise(2, 3, (20, 18), (7, 7), stride=3, pad=3, dilation=2, layout="NCHW", bias=True), {"strip": 2}),
+]
+#: Layers as they are: ConvNeXt, MobileNet, EfficientNet, a large kernel, one row.
+LAYERS = {
+    "7x7": depthwise(8, 192, (56, 56), (7, 7), pad=3),
+    "3x3": depthwise(8, 192, (56, 56), (3, 3), pad=1),
+    "5x5s2": depthwise(16, 240, (28, 28), (5, 5), stride=2, pad=2),
+    "31x31": depthwise(8, 128, (32, 32), (31, 31), pad=15),
+    "dilated": depthwise(1, 96, (64, 64), (3, 3), dilation=4, pad=4),
+    "odd": depthwise(4, 75, (30, 29), (5, 3)),
+    "1x9": depthwise(4, 64, (16, 512), (1, 9)),
+}
+TARGETS = ("mi100", "mi210", "mi300x", "mi355x")
+TYPES = ("f32", "f16", "bf16")
+MATRIX = [
+    (TARGETS[(i + j) % 4], TYPES[(i + j) % 3], name, ("NHWC", "NCHW")[j])
+    for i, name in enumerate(LAYERS)
+    for j in (0, 1)
+]
+FULL = [*product(TARGETS, TYPES, LAYERS, ("NHWC", "NCHW"))]
+
+
+def of_type(op: Conv2d, **fields: Any) -> Conv2d:
+    names = ("N", "IC", "IH", "IW", "OC", "KH", "KW", "stride", "pad", "dilation", "groups")
+    return Conv2d(**{name: getattr(op, name) for name in names}, **fields)
+
+
+def keeps(hw: str, dtype: str, name: str, layout: str) -> None:
+    derivation, binary = kernel(hw, of_type(LAYERS[name], dtype=dtype, layout=layout), (("kernel", "vector"),))
+    promised = derivation.require()[1]
+    assert (binary.vgpr_spills, binary.sgpr_spills, binary.scratch_bytes, binary.lds_bytes) == (0, 0, 0, 0)
+    assert binary.vgpr_total <= promised.registers <= promised.register_budget
+    assert promised.registers <= max(SLACK * binary.vgpr_total, ALL_WAVES)
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize(("hw", "op", "fixed"), COVER, ids=str)
+def test_cover_is_exact(hw: str, op: Conv2d, fixed: dict[str, int]) -> None:
+    given = (*fixed.items(), ("kernel", "vector"))
+    result, out, want = simulate(hw, op, None, given)
+    assert result.ok, str(result)
+    if op.activation in ("none", "relu"):
+        assert np.array_equal(out, want)
+    else:
+        assert np.allclose(out, want, rtol=2**-9, atol=1e-5)
+    assert not broken_promises(*kernel(hw, op, given))
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize(("hw", "dtype", "name", "layout"), MATRIX)
+def test_the_binary_stays_within_a_promise_that_is_tight(hw: str, dtype: str, name: str, layout: str) -> None:
+    keeps(hw, dtype, name, layout)
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.slow
+@pytest.mark.parametrize(("hw", "dtype", "name", "layout"), FULL)
+def test_every_layer_stays_within_its_promise(hw: str, dtype: str, name: str, layout: str) -> None:
+    keeps(hw, dtype, name, layout)
+
+
+@pytest.mark.parametrize("family", [(1, 1, 1), (2, (0, 1, 2, 0), 1), ((2, 3), (1, 0), (3, 1))], ids=str)
+@pytest.mark.parametrize(("layout", "vec"), [("NHWC", 1), ("NHWC", 2), ("NCHW", 1)])
+def test_every_level_is_exact(layout: str, vec: int, family: Any) -> None:
+    stride, pad, dilation = family
+    op = depthwise(2, 6, (9, 11), (3, 2), stride=stride, pad=pad, dilation=dilation, layout=layout, bias=vec == 2)
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.integers(-3, 4, shape).astype(float) for name, shape in input_shapes(op).items()}
+    want = reference(op, **inputs).out
+    tiles = DepthwiseTiles(strip=3, vec=vec, together=4, lines=1, waves=1)
+    for level in Level:
+        assert np.array_equal(ComputeVisitor(level).run(op.tree(tiles), **inputs), want)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_get_the_vector_kernel_and_say_what_the_other_would_take(name: str, dtype: str) -> None:
+    derivation = derived("mi300x", of_type(LAYERS[name], dtype=dtype))
+    assert derivation.tiles.kernel == "vector"
+    assert "kernel=mfma: " in derivation.notes[-1]
+    assert sum(step.binds for step in derivation.steps) == 1
+    assert derivation.resources.waves_per_simd >= 4
+
+
+@pytest.mark.parametrize("fixed", [{"kernel": "mfma"}, {"tile_oc": 16}, {"atom": "16x16"}])
+def test_mfmas_can_be_asked_for(fixed: dict[str, Any]) -> None:
+    assert derived("mi300x", LAYERS["3x3"], **fixed).tiles.kernel == "mfma"
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "i8"}, {"prepacked": True}])
+def test_what_is_no_vector_kernel_stays_on_mfmas(fields: dict[str, Any]) -> None:
+    op = depthwise(1, 16, (8, 8), (3, 3), **fields)
+    assert derived("mi300x", op).tiles.kernel == "mfma"
+    with pytest.raises(BadInput, match="kernel='vector' is for"):
+        derived("mi300x", op, kernel="vector")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "match"),
+    [
+        ({"kernel": "fma"}, "known: mfma, vector"),
+        ({"strip": 0}, "strip=0"),
+        ({"vec": 5}, "vec=5 does not divide 192"),
+        ({"lines": 2}, "lines=2 does not divide 7"),
+        ({"lines": 7, "together": 9}, "places at once"),
+        ({"strip": 4, "tile_oc": 16}, "is no knob of kernel=mfma"),
+        ({"kernel": "vector", "atom": "16x16"}, "atom is no knob of kernel=vector"),
+        ({"stripe": 4}, "did you mean strip"),
+    ],
+    ids=str,
+)
+def test_knobs_that_cannot_be_are_refused(fixed: dict[str, Any], match: str) -> None:
+    with pytest.raises(BadInput, match=match):
+        derived("mi300x", LAYERS["7x7"], **fixed)
+
+
+def test_a_strip_that_registers_do_not_hold_is_infeasible() -> None:
+    derivation = derived("mi300x", LAYERS["7x7"], strip=16, vec=4, together=22, waves_per_simd=8)
+    assert derivation.infeasible is not None
+    assert (derivation.infeasible.resource, derivation.infeasible.limit) == ("registers", 64)
+    derivation = derived("mi300x", depthwise(1, 4, (1, 5000), (1, 5000)), kernel="vector")
+    assert derivation.infeasible is not None
+    assert derivation.infeasible.resource == "instruction cache"
+
+
+def test_the_formula_of_places_counts_them() -> None:
+    for strip, taps, stride, dilation in product(range(1, 6), range(1, 6), range(1, 5), range(1, 5)):
+        counted = len({j * stride + k * dilation for j in range(strip) for k in range(taps)})
+        gcd = int(np.gcd(stride, dilation))
+        assert DEPTHWISE.places(t=strip, K_a=taps, s_a=stride, d_a=dilation, gcd=gcd).value == counted
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_x_is_loaded_as_often_as_the_halo_says(layout: str) -> None:
+    """Bytes of loads: of X those of R, which the steps print, and of the filter each weight of a strip's line once."""
+    op = depthwise(1, 32, (8, 24), (3, 3), pad=1, layout=layout)
+    fixed = (("strip", 8), ("vec", 4 if layout == "NHWC" else 1))
+    result, out, want = simulate("mi300x", op, None, fixed)
+    assert np.array_equal(out, want)
+    halo = next(step.value for step in kernel("mi300x", op, fixed)[0].steps if step.formula.symbol == "R")
+    threads = 32 * 8 * 24 // 8
+    of_x = halo * 32 * 8 * 24 * 4
+    assert of_x == threads * 10 * 3 * 4
+    assert result.counts["global_load_bytes"] <= of_x + threads * 9 * 4
+    assert result.counts["global_load_bytes"] >= 0.7 * of_x
+    assert result.counts["global_store_bytes"] == 32 * 8 * 24 * 4
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_run_takes_other_channels_and_views_and_refuses_the_rest(layout: str) -> None:
+    import torch
+
+    op = depthwise(1, 16, (7, 9), (3, 3), pad=1, dtype="f16", layout=layout, bias=True)
+    host = Host("mi300x", op, (("strip", 4),))
+    channels = 3 if layout == "NHWC" else 1
+    for count in (16, 24):
+        x = torch.randint(-2, 3, (2, 7, 9, 2 * count) if channels == 3 else (2, 2 * count, 7, 9)).half()
+        x = x.narrow(channels, 0, count)
+        w = torch.randint(-2, 3, (count, 3, 3, 1) if channels == 3 else (count, 1, 3, 3)).half()
+        bias = torch.randint(-2, 3, (count,)).float()
+        out = host.file.run(x, w, bias, groups=count)
+        assert torch.equal(out.double(), host.file.reference(x, w, bias, groups=count))
+    assert host.file.run(x[:0], w, bias, groups=24).shape[0] == 0
+    assert host.launches == 2
+    for wrong in ((x.float(), w), (x, w[:12]), (x, torch.cat([w, w]))):
+        with pytest.raises(ValueError, match="x"):
+            host.file.run(*wrong, bias, groups=24)
+    if layout == "NHWC":
+        with pytest.raises(ValueError, match="multiples of"):
+            host.file.run(x[..., :3], w[:3], bias[:3], groups=3)
+    huge = torch.empty(1, dtype=torch.float16).expand(1, 2**16, 2**16, 16)
+    with pytest.raises(ValueError, match="2 GiB"):
+        host.file.check_offsets(huge.as_strided(huge.shape, (2**36, 2**20, 16, 1)), out, w)
