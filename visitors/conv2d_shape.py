@@ -14,7 +14,7 @@ from closedform.operators.conv2d_pack import FilterLayout, filter_layout
 from closedform.operators.conv2d_taps import Taps
 from closedform.operators.gemm_layout import CHUNK_BYTES, GemmLayout
 
-__all__ = ["INSTRUCTION_BYTES", "LOOP_BYTES", "Conv2dShape", "Loads"]
+__all__ = ["Conv2dShape", "Loads"]
 
 #: Code of a main loop that an instruction cache of 64 KiB for two CUs holds beside a prologue.
 LOOP_BYTES = 32768

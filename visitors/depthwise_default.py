@@ -21,7 +21,6 @@ from closedform.hw.occupancy import register_budget, waves_per_simd, workgroups_
 from closedform.operators.conv2d import Conv2d
 from closedform.operators.depthwise import WAVE, Depthwise, DepthwiseTiles
 
-from .conv2d_shape import INSTRUCTION_BYTES, LOOP_BYTES
 from .depthwise_formulas import DEPTHWISE
 from .depthwise_registers import live_set
 from .derivation import Derivation, GridVerdict, PredictedResources
@@ -58,11 +57,8 @@ def derive_depthwise(op: Conv2d, hw: HardwareDescriptor, **given: Any) -> Deriva
     if fitting:
         return _result(min(fitting, key=lambda candidate: candidate.order))
     least = min(found, key=lambda candidate: candidate.registers.value)
-    need, limit, way_out = least.registers.value, least.budget, "use kernel=mfma"
-    reason = Infeasible("registers", need, limit, "registers", "a thread of this conv2d", way_out)
-    if need <= limit:
-        place = "a line of taps, written out"
-        reason = Infeasible("instruction cache", least.code_bytes, LOOP_BYTES, "B", place, way_out)
+    place, way_out = "a thread of this conv2d", "leave more of the knobs open, or use kernel=mfma"
+    reason = Infeasible("registers", least.registers.value, least.budget, "registers", place, way_out)
     return Derivation(op, hw, "default", None, "registers", (least.registers,), None, None, reason)
 
 
@@ -139,9 +135,6 @@ class _Candidate:
         mixed = op.dtype == "f32" or (op.dtype == "f16" and packed == 1)
         widened = 0 if mixed else (places + strip.taps) * tiles.vec
         around = AROUND + AROUND_PLACE * places + AROUND_OUTPUT * strip.outputs
-        self.code_bytes = (
-            tiles.lines * (ceil_div(products, packed) + widened + 2 * places + strip.taps) * INSTRUCTION_BYTES
-        )
         common = {"waves": self.waves.value, "K_b": lines}
         loads = {**common, "lanes": WAVE, "P": places, "access_bytes": access_bytes}
         self.valu = DEPTHWISE.vector(
@@ -175,7 +168,7 @@ class _Candidate:
 
     @property
     def fits(self) -> bool:
-        return bool(self.registers.value <= self.budget and self.code_bytes <= LOOP_BYTES)
+        return bool(self.registers.value <= self.budget)
 
     @property
     def order(self) -> tuple[bool, float, float]:

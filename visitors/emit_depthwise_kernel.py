@@ -149,11 +149,15 @@ def conv2d_kernel(
     N: fx.Int32, IH: fx.Int32, IW: fx.Int32, C: fx.Int32, OH: fx.Int32, OW: fx.Int32, pad_h: fx.Int32, pad_w: fx.Int32,
     taps: fx.Int32, @typed@,
 ):
-    """`taps`: the lines of taps, TAPS_@B@; the compiler, which would write them all out, does not know the number."""
+    @about@
     work = Work(N, C, OH, OW)
     lines = Image(X, W, work, IH, IW, C, pad_h, pad_w, @x_strides@).lines
     @loop@
     Output(Y, work, OH, OW, @bias_given@@y_strides@).store(vectors(sums))
+'''
+
+_ABOUT_TAPS = '''
+"""`taps`: lines of taps; the compiler, which would write them all out, does not know the number."""
 '''
 
 _LOOP = """
@@ -258,5 +262,5 @@ def kernel(shape: Depthwise) -> str:
     """The kernel and its launch."""
     looped = shape.kernel[shape.b] > shape.tiles.lines
     loop = piece(_LOOP) if looped else "sums = lines(fx.Int32(0), zeros())"
-    values = {**_values(shape), "loop": loop}
+    values = {**_values(shape), "loop": loop, "about": piece(_ABOUT_TAPS) if looped else ""}
     return join(fill(piece(_KERNEL), values), fill(piece(_LAUNCH), values)).replace("fx.Tensor, \n", "fx.Tensor,\n")

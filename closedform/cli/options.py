@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from closedform.operators.conv2d import KNOBS as CONV2D_KNOBS
+from closedform.operators.conv2d import KNOBS as MFMA_KNOBS
+from closedform.operators.depthwise import KNOBS as VECTOR_KNOBS
 from closedform.operators.gemm import ACTIVATIONS, KNOBS
 from closedform.operators.softmax import EMPTY
 from closedform.operators.softmax import KNOBS as SOFTMAX_KNOBS
@@ -139,6 +140,8 @@ softmax_options = stack(
 )
 softmax_override_options = stack(*(_knob_option(knob) for knob in SOFTMAX_KNOBS))
 
+#: Knobs of both kernels of conv2d; those that both have once.
+CONV2D_KNOBS = tuple({knob.name: knob for knob in (*MFMA_KNOBS, *VECTOR_KNOBS)}.values())
 conv2d_override_options = stack(*(_knob_option(knob) for knob in CONV2D_KNOBS))
 
 _SIZES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from closedform.emission import broken_promises
-from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
 from closedform.operators.conv2d import Conv2d
 from closedform.operators.depthwise import DepthwiseTiles
@@ -18,9 +18,11 @@ from closedform.operators.reference import reference
 from closedform.visitors.compile import missing_dependency
 from closedform.visitors.compute import ComputeVisitor, input_shapes
 from closedform.visitors.depthwise_formulas import DEPTHWISE
+from closedform.visitors.emit import emit_source
 
 from .conv2d_host import Host
 from .conv2d_kernels import derived, kernel, simulate
+from .gemm_addresses import OUT_OF_RANGE, Int, namespace
 
 needs_compiler = pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch")
 #: A promise this far above the binary is the most that still explains something, below which all waves fit.
@@ -166,9 +168,8 @@ def test_a_strip_that_registers_do_not_hold_is_infeasible() -> None:
     derivation = derived("mi300x", LAYERS["7x7"], strip=16, vec=4, together=22, waves_per_simd=8)
     assert derivation.infeasible is not None
     assert (derivation.infeasible.resource, derivation.infeasible.limit) == ("registers", 64)
-    derivation = derived("mi300x", depthwise(1, 4, (1, 5000), (1, 5000)), kernel="vector")
-    assert derivation.infeasible is not None
-    assert derivation.infeasible.resource == "instruction cache"
+    assert derived("mi300x", depthwise(1, 4, (1, 5000), (1, 5000)), kernel="vector").infeasible is not None
+    assert derived("mi300x", depthwise(1, 4, (1, 5000), (1, 5000))).tiles.kernel == "mfma"
 
 
 def test_the_formula_of_places_counts_them() -> None:
@@ -176,6 +177,31 @@ def test_the_formula_of_places_counts_them() -> None:
         counted = len({j * stride + k * dilation for j in range(strip) for k in range(taps)})
         gcd = int(np.gcd(stride, dilation))
         assert DEPTHWISE.places(t=strip, K_a=taps, s_a=stride, d_a=dilation, gcd=gcd).value == counted
+
+
+@pytest.mark.parametrize("log2_bytes", [31, 32])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_addresses_of_tensors_of_2_and_4_gib(layout: str, log2_bytes: int) -> None:
+    """Offsets on integers that refuse to wrap: the last workgroup of an X whose bytes are a power of two."""
+    op = depthwise(2 ** (log2_bytes - 21), 64, (128, 128), (3, 3), pad=1, dtype="f16", layout=layout)
+    derivation = derived("mi300x", op, kernel="vector", lines=1, xcds=1)
+    names, last = namespace(emit_source(derivation)), derivation.grid.blocks - 1
+    names["gpu"].block_idx = types.SimpleNamespace(x=last % 65536, y=last // 65536, z=0)
+    strides = {"NHWC": (2**20, 8192, 64, 1), "NCHW": (2**20, 128, 1, 16384)}[layout]
+    given = [Int(strides[0], 64), *(Int(s, 32) for s in strides[1:])][: 3 if layout == "NHWC" else 4]
+    for thread in (0, 77, names["THREADS"] - 1):
+        names["gpu"].thread_idx = types.SimpleNamespace(x=thread)
+        work = names["Work"](Int(op.N, 32), *(Int(n, 32) for n in (op.IC, op.OH, op.OW)))
+        assert int(work.n) == op.N - 1
+        sizes = [Int(n, 32) for n in (op.IH, op.IW, op.IC, 1, 1)]
+        image = names["Image"](None, None, work, *sizes, *given)
+        address, extent = image.X
+        assert address == 2**log2_bytes - 2**21
+        offsets = [int(offset) for offset in image.offsets.values() if int(offset) != OUT_OF_RANGE]
+        line = max(0, int(image.first)) * int(image.step)
+        assert offsets
+        assert all(0 <= line + offset < 2**21 for offset in offsets)
+        assert extent == names["OFFSET_LIMIT"]
 
 
 @needs_compiler
@@ -215,11 +241,12 @@ def test_run_takes_other_channels_and_views_and_refuses_the_rest(layout: str) ->
     assert host.file.run(x[:0], w, bias, groups=24).shape[0] == 0
     assert host.launches == 2
     for wrong in ((x.float(), w), (x, w[:12]), (x, torch.cat([w, w]))):
-        with pytest.raises(ValueError, match="x"):
+        with pytest.raises(ValueError, match=r"x|filter for each"):
             host.file.run(*wrong, bias, groups=24)
     if layout == "NHWC":
         with pytest.raises(ValueError, match="multiples of"):
             host.file.run(x[..., :3], w[:3], bias[:3], groups=3)
-    huge = torch.empty(1, dtype=torch.float16).expand(1, 2**16, 2**16, 16)
+    huge = torch.empty(1, 2**13, 2**13, 16, dtype=torch.float16, device="meta")
     with pytest.raises(ValueError, match="2 GiB"):
-        host.file.check_offsets(huge.as_strided(huge.shape, (2**36, 2**20, 16, 1)), out, w)
+        host.file.check_offsets(huge, out, w)
+    host.file.check_offsets(huge[:, : 2**13 - 1], out, w)
