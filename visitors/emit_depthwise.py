@@ -19,7 +19,6 @@ from .depthwise_shape import DepthwiseShape
 from .derivation import Derivation
 from .emit_conv2d_host import Side, host_of
 from .emit_gemm import FLYDSL_TYPES, TOLERANCES, TORCH_TYPES
-from .emit_gemm_place import DEALT
 from .emit_softmax import IMPORTS
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .gemm_rules import IN_F32
@@ -81,8 +80,7 @@ class DepthwiseEmit(Visitor):
         )
 
     def visit_DepthwiseBlock(self, node: DepthwiseBlock) -> str:
-        dealt = piece(DEALT) if node.tiles.xcds > 1 else ""
-        return join(kernel_text.work(node.work), dealt, self.visit(node.interior()[0]))
+        return join(kernel_text.work(node.work), self.visit(node.interior()[0]))
 
     def visit_DepthwiseWave(self, node: DepthwiseWave) -> str:
         op, vec = node.op, node.tiles.vec

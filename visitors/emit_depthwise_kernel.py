@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from closedform.operators.depthwise import Depthwise
 
+from .emit_gemm_place import DEALT
 from .emit_text import RESOURCE, fill, join, piece
 
 __all__ = ["image", "kernel", "output", "work"]
@@ -17,10 +18,6 @@ def address_of(tensor):
     return fx.Int64(fx.ptrtoint(fx.get_iter(tensor)))
 
 
-def smaller(a, b):
-    return (a < b).select(a, b)
-
-
 def where(exists, offset):
     """The byte offset, or one past every extent: such a load gives 0, such a store is dropped."""
     return exists.select(offset, fx.Int32(OUT_OF_RANGE))
@@ -31,6 +28,11 @@ def load(source, offset, beyond=0):
     found = rocdl.raw_ptr_buffer_load(@kind@, source, offset, fx.Int32(beyond), 0)
     return @found@
 '''
+
+_SMALLER = """
+def smaller(a, b):
+    return (a < b).select(a, b)
+"""
 
 _WORK = '''
 class Work:
@@ -142,7 +144,7 @@ def bias_of(bias, first, C):
     return [fx.Float32(rocdl.raw_ptr_buffer_load(T.f32, source, offset, fx.Int32(0), 0)) for offset in offsets]
 '''
 
-_KERNEL = '''
+_KERNEL = """
 @flyc.kernel(known_block_size=[THREADS, 1, 1])
 def conv2d_kernel(
     X: fx.Tensor, W: fx.Tensor, Y: fx.Tensor, @bias_typed@
@@ -154,7 +156,7 @@ def conv2d_kernel(
     lines = Image(X, W, work, IH, IW, C, pad_h, pad_w, @x_strides@).lines
     @loop@
     Output(Y, work, OH, OW, @bias_given@@y_strides@).store(vectors(sums))
-'''
+"""
 
 _ABOUT_TAPS = '''
 """`taps`: lines of taps; the compiler, which would write them all out, does not know the number."""
@@ -221,7 +223,7 @@ def work(shape: Depthwise) -> str:
     values = _values(shape)
     one, last = shape.tiles.vec == 1, shape.op.layout == "NHWC"
     order = f"channels first of all, then along the {NAMED[shape.a]}" if last else "columns first of all, then rows"
-    number = "exists.select(number, fx.Int32(0))"
+    dealt, number = shape.tiles.xcds > 1, "exists.select(number, fx.Int32(0))"
     return join(
         piece(RESOURCE),
         fill(
@@ -231,12 +233,13 @@ def work(shape: Depthwise) -> str:
                 "found": "Vec.from_elements([DTYPE(found)], DTYPE)" if one else "Vec(found)",
             },
         ),
+        join(piece(_SMALLER), piece(DEALT)) if dealt else "",
         fill(
             piece(_WORK),
             {
                 **values,
                 "order": order,
-                "dealt": f"dealt({number}, N * blocks)" if shape.tiles.xcds > 1 else number,
+                "dealt": f"dealt({number}, N * blocks)" if dealt else number,
                 "decode": fill(piece(_CHANNELS_FIRST_OF_ALL if last else _COLUMNS_FIRST_OF_ALL), values),
             },
         ),
