@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Annotated, Any, ClassVar
 
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 
 from .conv2d import BOUNDARY, Conv2d
@@ -36,8 +38,8 @@ __all__ = [
 
 #: Types that the vector instructions multiply, in f32.
 DTYPES = ("f32", "f16", "bf16")
-#: Lanes of a wave.
-WAVE = 64
+#: Lanes of a wave, and bytes of their longest accesses.
+WAVE, ACCESS_BYTES = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,15 @@ class Depthwise:
         return Strip(self.tiles.strip, self.kernel[a], self.op.stride[a], self.op.dilation[a], self.tiles.lines)
 
     @property
+    def widest(self) -> int:
+        """The most channels of an access: what 16 bytes of X and of Y hold and the channels are a multiple of; 1 where
+        channels do not lie next to each other.
+        """
+        op = self.op
+        held = ACCESS_BYTES // max(op.elem_bytes, dtype(op.result).bytes)
+        return gcd(op.IC, held) if op.layout == "NHWC" else 1
+
+    @property
     def chunks(self) -> int:
         """Accesses of the channels of a pixel."""
         return self.op.IC // self.tiles.vec
@@ -150,8 +161,9 @@ class DepthwiseDevice(Node):
                 f"kernel='vector' is for a filter of each channel, not packed, of {', '.join(DTYPES)}: not for "
                 f"{self.op.channels} channels and {self.op.filters} filters a group of {self.op.dtype}"
             )
-        if self.op.IC % self.tiles.vec:
-            raise BadInput(f"vec={self.tiles.vec} does not divide {self.op.IC} channels")
+        if self.work.widest % self.tiles.vec:
+            widest = self.work.widest
+            raise BadInput(f"vec={self.tiles.vec} does not divide {widest}, the channels that an access can have here")
         taps = self.work.kernel[self.work.b]
         if taps % self.tiles.lines:
             raise BadInput(f"lines={self.tiles.lines} does not divide {taps} lines of taps")

@@ -15,7 +15,6 @@ from math import gcd
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.dtypes import dtype
 from closedform.hw.errors import Infeasible
 from closedform.hw.occupancy import register_budget, waves_per_simd, workgroups_per_cu
 from closedform.operators.conv2d import Conv2d
@@ -30,7 +29,6 @@ from .gemm_shape import GRID_X
 
 __all__ = ["derive_depthwise", "predicted_clocks"]
 
-ACCESS_BYTES = 16
 #: Outputs of the longest strip: beyond, the halo is below an eighth of what is loaded of a filter of 3 taps.
 STRIP_MAX = 16
 #: Groups that the places of a line of taps are cut into, at most.
@@ -70,11 +68,11 @@ def predicted_clocks(derivation: Derivation) -> float:
 
 def _choices(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any]) -> Iterator[DepthwiseTiles]:
     """Every strip, access and group of places that has what is given, at the occupancy that its registers leave."""
-    largest = gcd(op.IC, ACCESS_BYTES // max(op.elem_bytes, dtype(op.result).bytes)) if op.layout == "NHWC" else 1
-    vecs = [given["vec"]] if "vec" in given else [largest >> n for n in range(largest.bit_length())]
-    longest = min(STRIP_MAX, (op.OH, op.OW)[op.layout == "NHWC"])
+    least = Depthwise(op, DepthwiseTiles(strip=1, vec=1, together=1, lines=1, waves=1))
+    vecs = [given["vec"]] if "vec" in given else [least.widest >> n for n in range(least.widest.bit_length())]
+    longest = min(STRIP_MAX, least.outputs[least.a])
     strips = [given["strip"]] if "strip" in given else range(1, longest + 1)
-    taps = (op.KH, op.KW)[op.layout != "NHWC"]
+    taps = least.kernel[least.b]
     lines = [given["lines"]] if "lines" in given else sorted({1, taps})
     for vec, strip, line in product(vecs, strips, lines):
         if 1 < line == taps and vec == 1 < strip and hw.has_packed_f32 and "lines" not in given:
@@ -89,8 +87,8 @@ def _choices(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any]) -> Itera
             tiles = DepthwiseTiles(strip, vec, together, line, waves, given.get("xcds", hw.num_xcds))
             op.tree(tiles)
             registers = sum(item.registers for item in live_set(op, tiles, hw))
-            least = ceil_div(waves, hw.simds_per_cu)
-            resident = max(least, waves_per_simd(hw, min(registers, register_budget(hw, least).arch)))
+            fewest = ceil_div(waves, hw.simds_per_cu)
+            resident = max(fewest, waves_per_simd(hw, min(registers, register_budget(hw, fewest).arch)))
             yield replace(tiles, waves_per_simd=given.get("waves_per_simd", resident))
             if "together" in given:
                 break

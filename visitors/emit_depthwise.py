@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from closedform.hw.dtypes import dtype
 from closedform.operators.conv2d import Conv2d
 from closedform.operators.depthwise import (
+    Depthwise,
     DepthwiseBlock,
     DepthwiseDevice,
     DepthwiseLanes,
@@ -15,7 +17,6 @@ from closedform.operators.depthwise import (
 
 from . import emit_depthwise_kernel as kernel_text
 from . import emit_gemm_epilogue as epilogue_text
-from .depthwise_shape import DepthwiseShape
 from .derivation import Derivation
 from .emit_conv2d_host import Side, host_of
 from .emit_gemm import FLYDSL_TYPES, TOLERANCES, TORCH_TYPES
@@ -61,8 +62,12 @@ class DepthwiseEmit(Visitor):
     """
 
     def __init__(self, derivation: Derivation) -> None:
-        tiles, self.resources, self.grid = derivation.require()
-        self.shape = DepthwiseShape(derivation.op, tiles, derivation.hw)
+        self.tiles: DepthwiseTiles
+        self.tiles, self.resources, self.grid = derivation.require()
+        self.op: Conv2d = derivation.op
+        self.hw = derivation.hw
+        self.work = Depthwise(self.op, self.tiles)
+        self.out_bytes = dtype(self.op.result).bytes
 
     def visit_DepthwiseDevice(self, node: DepthwiseDevice) -> str:
         work = node.work
@@ -86,9 +91,7 @@ class DepthwiseEmit(Visitor):
         op, vec = node.op, node.tiles.vec
         return join(
             self.visit(node.interior()[0]),
-            epilogue_text.conversions(
-                False, "none", op.activation, op.result, "f32", self.shape.out_bytes, vec, tiled=False
-            ),
+            epilogue_text.conversions(False, "none", op.activation, op.result, "f32", self.out_bytes, vec, tiled=False),
             kernel_text.output(node.work),
         )
 
@@ -96,7 +99,7 @@ class DepthwiseEmit(Visitor):
         return kernel_text.image(node.work)
 
     def _host(self, op: Conv2d) -> str:
-        work = self.shape.work
+        work = self.work
         names, axes = ("KH", "KW"), ("AXES[2]", "AXES[3]")
         by_taps = piece(_BY_TAPS).replace("@taps@", f"{names[work.b]}, {names[work.a]}")
         side = Side(
@@ -111,7 +114,7 @@ class DepthwiseEmit(Visitor):
         return host_of(op, side)
 
     def _header(self) -> str:
-        op, tiles, hw, promised = self.shape.op, self.shape.tiles, self.shape.hw, self.resources
+        op, tiles, hw, promised = self.op, self.tiles, self.hw, self.resources
         formula = "W * X" + (" + bias" if op.bias else "")
         formula = formula if op.activation == "none" else f"{op.activation}({formula})"
         facts = [
@@ -136,8 +139,7 @@ class DepthwiseEmit(Visitor):
         return docstring(f"Depthwise 2D convolution Y = {formula} for {hw.gfx}.", facts)
 
     def _constants(self) -> str:
-        shape = self.shape
-        op, tiles, hw, work = shape.op, shape.tiles, shape.hw, shape.work
+        op, tiles, hw, work = self.op, self.tiles, self.hw, self.work
         a = "HW"[work.a]
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{hw.gfx}"', ""),
@@ -146,7 +148,7 @@ class DepthwiseEmit(Visitor):
                 f"fx.{FLYDSL_TYPES[op.dtype]}, torch.{TORCH_TYPES[op.dtype]}, {op.elem_bytes}",
                 "",
             ),
-            ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[op.result]}, {shape.out_bytes}", ""),
+            ("TORCH_OUT, OUT_BYTES", f"torch.{TORCH_TYPES[op.result]}, {self.out_bytes}", ""),
             ("WORK, OUT", f"fx.Float32, fx.{FLYDSL_TYPES[op.result]}", "of sums and epilogue, of Y"),
             ("KERNEL, STRIDE, DILATION", f"{work.kernel}, {op.stride}, {op.dilation}", "rows, columns"),
             ("PAD, GROUPS_OF_CHANNELS", f"{op.pad}, {op.groups}", "defaults of run(): above, below, left, right"),

@@ -101,7 +101,8 @@ class Image:
                     k, rest = divmod(place - j * STRIDE_@A@, DILATION_@A@)
                     if rest == 0 and 0 <= k < TAPS_@A@:
                         sums[j] = fx.math.fma(value@wide@, weights[i, k]@wide@, sums[j])
-            rocdl.sched_barrier(0)
+                @one@
+            @all@
         return sums
 
 
@@ -249,7 +250,9 @@ def work(shape: Depthwise) -> str:
 def image(shape: Depthwise) -> str:
     """The loads and sums of a strip."""
     wide = "" if shape.op.dtype == "f32" else ".to(fx.Float32)"
-    return fill(piece(_IMAGE), {**_values(shape), "wide": wide})
+    barrier, widened = "rocdl.sched_barrier(0)", "rocdl.sched_barrier(0)  # what is widened of one place at a time"
+    values = {**_values(shape), "wide": wide, "one": widened if wide else "", "all": "" if wide else barrier}
+    return fill(piece(_IMAGE), values)
 
 
 def output(shape: Depthwise) -> str:

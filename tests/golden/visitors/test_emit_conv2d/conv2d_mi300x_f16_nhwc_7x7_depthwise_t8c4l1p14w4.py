@@ -141,7 +141,7 @@ class Image:
                     k, rest = divmod(place - j * STRIDE_W, DILATION_W)
                     if rest == 0 and 0 <= k < TAPS_W:
                         sums[j] = fx.math.fma(value.to(fx.Float32), weights[i, k].to(fx.Float32), sums[j])
-            rocdl.sched_barrier(0)
+                rocdl.sched_barrier(0)  # what is widened of one place at a time
         return sums
 
 
