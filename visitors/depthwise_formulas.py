@@ -57,8 +57,8 @@ class DEPTHWISE:
         "widened to f32 and the offsets; and once what comes before and behind",
         "clocks",
         OWN,
-        lambda waves, simds, K_b, products, packed, widened, P, around, issue: (
-            ceil_div(waves, simds) * (K_b * (ceil_div(products, packed) + widened + P) + around) * issue
+        lambda waves, simds, K_b, products, packed, widened, offsets, around, issue: (
+            ceil_div(waves, simds) * (K_b * (ceil_div(products, packed) + widened + offsets) + around) * issue
         ),
     )
     l1 = Formula(
