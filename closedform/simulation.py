@@ -30,8 +30,8 @@ __all__ = ["How", "Simulation", "compiled_kernel", "estimated_seconds", "simulat
 ATTENTION_GFLOPS = {"chained": 0.5, "lds": 0.5, "fma": 0.05}
 #: The same of GEMM and convolution.
 GEMM_GFLOPS = 0.5
-#: The same of softmax, by its operations.
-SOFTMAX_GFLOPS = 0.05
+#: The same of what vector instructions compute: softmax, by its operations, and depthwise convolution.
+VECTOR_GFLOPS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ def _finite(value: float) -> float | None:
 
 def estimated_seconds(op: Operator) -> float:
     """Seconds that simulating every workgroup takes, by the operator's operations; the order of magnitude."""
-    rates = {"gemm": GEMM_GFLOPS, "conv2d": GEMM_GFLOPS, "softmax": SOFTMAX_GFLOPS}
+    conv2d = VECTOR_GFLOPS if getattr(op, "depthwise", False) else GEMM_GFLOPS
+    rates = {"gemm": GEMM_GFLOPS, "conv2d": conv2d, "softmax": VECTOR_GFLOPS}
     rate = rates[op.name] if op.name in rates else ATTENTION_GFLOPS[getattr(op, "variant", "chained")]
     return flops(op) / (rate * 1e9)
 

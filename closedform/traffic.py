@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .operators.attention import Attention
-    from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
     from .operators.operator import Operator
     from .operators.softmax import Softmax
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "attention_flops",
     "compulsory_bytes",
-    "conv2d_bytes",
     "flops",
     "fused_bytes",
     "gemm_bytes",
@@ -101,14 +99,6 @@ def gemm_bytes(op: Gemm) -> int:
     return op.batch * (operands + (1 + op.has_c) * op.M * op.N * dtype(op.result).bits) // 8
 
 
-def conv2d_bytes(op: Conv2d) -> int:
-    """Compulsory traffic of the convolution: X and the filter read once, Y written once."""
-    from .hw.dtypes import dtype
-
-    read = op.N * op.IC * op.IH * op.IW + op.OC * op.channels * op.KH * op.KW
-    return int((read * dtype(op.dtype).bits + op.N * op.OC * op.OH * op.OW * dtype(op.result).bits) // 8)
-
-
 #: Operations of a softmax for each element: the maximum, a difference, an exponential, a sum and a product.
 SOFTMAX_OPS = 5
 
@@ -144,5 +134,10 @@ def flops(op: Operator) -> int:
 def compulsory_bytes(op: Operator) -> int:
     """What any implementation of the operator must move: inputs read once, the result written once."""
     sizes: dict[str, Callable[[Any], int]]
-    sizes = {"gemm": gemm_bytes, "conv2d": conv2d_bytes, "softmax": softmax_bytes, "attention": fused_bytes}
+    sizes = {
+        "gemm": gemm_bytes,
+        "conv2d": lambda conv: int(conv.compulsory_bytes),
+        "softmax": softmax_bytes,
+        "attention": fused_bytes,
+    }
     return sizes[op.name](op)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import dtype
@@ -23,7 +23,11 @@ from .node import AtomNode, Node, check_extent
 from .policy import Pad
 from .view import View, Window
 
+if TYPE_CHECKING:
+    from .depthwise import DepthwiseDevice, DepthwiseTiles
+
 __all__ = [
+    "BOUNDARY",
     "DTYPES",
     "KNOBS",
     "LAYOUTS",
@@ -148,9 +152,21 @@ class Conv2d:
         return self.OC // self.groups
 
     @property
+    def depthwise(self) -> bool:
+        """Whether each channel has one filter of its own."""
+        return self.channels == self.filters == 1
+
+    @property
     def flops(self) -> int:
         """Operations: a multiplication and an addition for each output, tap and channel of its group."""
         return 2 * self.N * self.OH * self.OW * self.OC * self.KH * self.KW * self.channels
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """What any kernel must move: X and the filter read once, Y written once."""
+        read = self.N * self.IC * self.IH * self.IW + self.OC * self.channels * self.KH * self.KW
+        written = self.N * self.OC * self.OH * self.OW
+        return (read * dtype(self.dtype).bits + written * dtype(self.result).bits) // 8
 
     @property
     def shape_x(self) -> tuple[int, int, int, int]:
@@ -170,9 +186,13 @@ class Conv2d:
     def _stored(self, first: int, channels: int, rows: int, cols: int) -> tuple[int, int, int, int]:
         return (first, channels, rows, cols) if self.layout == "NCHW" else (first, rows, cols, channels)
 
-    def tree(self, tiles: Conv2dTiles | None = None) -> Conv2dDevice:
-        """The tree of this operator, open without `tiles`."""
-        return Conv2dDevice(self, tiles)
+    def tree(self, tiles: Conv2dTiles | DepthwiseTiles | None = None) -> Conv2dDevice | DepthwiseDevice:
+        """The tree of this operator: that of the kernel that the tiles are of, open without `tiles`."""
+        if tiles is None or isinstance(tiles, Conv2dTiles):
+            return Conv2dDevice(self, tiles)
+        from .depthwise import DepthwiseDevice
+
+        return DepthwiseDevice(self, tiles)
 
 
 def _pair(name: str, value: Any, least: int) -> tuple[int, int]:
@@ -226,8 +246,10 @@ class Conv2dTiles:
     read_w: Annotated[int, Knob("global reads", "elements of a read of the filter")] = 1
     store: Annotated[int, Knob("stores", "elements of a store to Y")] = 1
     waves_per_simd: Annotated[int, Knob("tile", "waves that the register budget lets share a SIMD")] = 1
+    kernel: Annotated[str, Knob("mapping", "instructions that multiply", ("mfma", "vector"))] = "mfma"
 
     def __post_init__(self) -> None:
+        assert self.kernel == "mfma", self.kernel
         for name in ("tile_oc", "tile_n", "tile_h", "tile_w", "tile_ic", "wave_oc", "wave_px"):
             check_extent(name, getattr(self, name))
         for name in ("tile_n", "tile_h", "tile_w"):

@@ -10,6 +10,7 @@ from closedform.hw.errors import BadInput
 from closedform.operators.attention import AttentionDevice
 from closedform.operators.conv2d import Conv2d, Conv2dDevice
 from closedform.operators.conv2d_reference import finished
+from closedform.operators.depthwise import DepthwiseDevice
 from closedform.operators.gemm import Gemm, GemmDevice
 from closedform.operators.gemm_epilogue import epilogue
 from closedform.operators.level import Level, level
@@ -20,13 +21,14 @@ from closedform.operators.softmax import Softmax, SoftmaxDevice
 
 from .compute_attention import AttentionCompute
 from .compute_conv2d import Conv2dCompute
+from .compute_depthwise import DepthwiseCompute
 from .compute_gemm import GemmCompute
 from .compute_softmax import SoftmaxCompute
 
 __all__ = ["ComputeVisitor", "input_shapes"]
 
 
-class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dCompute):
+class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dCompute, DepthwiseCompute):
     """Walks the tree down to `level` and computes there; what lies below is left out.
 
     Device: all at once. Block: each workgroup its part. Wave: each wave its tiles, with the online softmax.
@@ -40,7 +42,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dComput
 
     def run(
         self,
-        tree: AttentionDevice | GemmDevice | SoftmaxDevice | Conv2dDevice,
+        tree: AttentionDevice | GemmDevice | SoftmaxDevice | Conv2dDevice | DepthwiseDevice,
         *,
         alpha: float = 1.0,
         beta: float = 1.0,

@@ -1,4 +1,4 @@
-"""Tiles of the convolutions that are emitted: registers, LDS, compute units, in that order.
+"""Tiles of the convolutions that are emitted for MFMAs: registers, LDS, compute units, in that order.
 
 1. Taps: where a group has fewer channels than a step of the atom takes, taps become channels, by the factors that
    leave the fewest multiply-adds (`CONV2D.replicated`).
@@ -21,7 +21,7 @@ from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, Infeasible, near_names
 from closedform.hw.occupancy import occupancy_of
-from closedform.operators.conv2d import KNOBS, Conv2d, Conv2dTiles, taps_of
+from closedform.operators.conv2d import Conv2d, Conv2dTiles, taps_of
 from closedform.operators.conv2d_layout import pitches
 from closedform.operators.gemm_layout import CHUNK_BYTES
 
@@ -46,7 +46,7 @@ from .gemm_rules import waves_per_simd_range
 from .gemm_shape import GRID_X
 from .rule import broken_rule
 
-__all__ = ["derive_conv2d"]
+__all__ = ["derive_conv2d", "predicted_clocks"]
 
 #: A smaller tile must win by a thousandth.
 TIE = 0.999
@@ -61,17 +61,11 @@ SEGMENT_BYTES = 64
 
 
 def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Derivation:
-    """Tiles of `op` on `hw`; `overrides` fix knobs of Conv2dTiles.
+    """Tiles of `op` on `hw`; `overrides` fix knobs of Conv2dTiles, whose names and values are checked.
 
-    Raises BadInput for an unknown knob or value and for a type that the GPU has no atom for.
+    Raises BadInput for a type that the GPU has no atom for, and for an unknown one.
     """
-    known = {knob.name: knob for knob in KNOBS}
-    given = {name: value for name, value in overrides.items() if value is not None}
-    for name, value in given.items():
-        if name not in known:
-            raise BadInput(f"unknown knob {name!r} of conv2d: {near_names(name, known)}")
-        if name != "atom":
-            known[name].check(value)
+    given = dict(overrides)
     hw.resolve_dtype(op.dtype)
     atoms = gemm_atoms(hw, op.dtype)
     wanted = given.get("atom")
@@ -93,6 +87,12 @@ def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Deriv
         elif found is not None and (time := _clocks(op, hw, found)) < clocks * TIE:
             best, clocks = found, time
     return _refused(op, hw, given, reason) if best is None else _result(op, hw, best)
+
+
+def predicted_clocks(derivation: Derivation) -> float:
+    """Clocks of the busiest CU that the tiles of a derivation were chosen by."""
+    tiles, _, _ = derivation.require()
+    return _clocks(derivation.op, derivation.hw, tiles)
 
 
 def _refused(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any], reason: Infeasible | None) -> Derivation:

@@ -40,7 +40,7 @@ def _slice(shape: Conv2dShape) -> tuple[int, int]:
 
 def _slices(shape: Conv2dShape) -> int:
     """Slices of a tap's channels."""
-    return ceil_div(shape.taps.channels, shape.tiles.tile_ic)
+    return int(ceil_div(shape.taps.channels, shape.tiles.tile_ic))
 
 
 def _taps(shape: Conv2dShape) -> tuple[int, int]:

@@ -104,10 +104,10 @@ class NodeCheck:
 class Derivation:
     """Tiles with their reasons, or the constraint that forbids any.
 
-    `binding` names what fixed the tiles: a capacity ("lds", "registers", "cus"), the keys that there are ("keys") or
-    the length from which a longer step no longer pays ("step"). `tiles` is None exactly
-    when `infeasible` says why. `limits` holds the largest tiles that the capacities allow (tile_q_max,
-    tile_kv_max), `checks` the capacities as the visitor met them on the way down the tiled tree.
+    `binding` names what fixed the tiles: a capacity ("lds", "registers", "cus"), the keys that there are ("keys"), the
+    length from which a longer step no longer pays ("step") or the busiest pipe ("valu", "l1", "l2", "memory", "wait").
+    `tiles` is None exactly when `infeasible` says why. `limits` holds the largest tiles that the capacities allow
+    (tile_q_max, tile_kv_max), `checks` the capacities as the visitor met them on the way down the tiled tree.
     """
 
     op: Any

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from closedform.hw.errors import BadInput
+from closedform.operators.depthwise import DepthwiseTiles
 
 from .derivation import Derivation
 from .emit_attention import AttentionEmit
 from .emit_conv2d import Conv2dEmit, conv2d_name
+from .emit_depthwise import DepthwiseEmit, depthwise_name
 from .emit_gemm import GemmEmit, gemm_name
 from .emit_softmax import SoftmaxEmit, softmax_name
+from .visitor import Visitor
 
 __all__ = ["EMIT_VISITORS", "emit_source", "kernel_name"]
 
 #: Columns of the atom that query tiles of a multiple of it have unless the caller fixed another.
 WIDE_ATOM = 32
+
+
+def _conv2d_visitor(derivation: Derivation) -> Visitor:
+    """That of the kernel which the tiles are of."""
+    return (DepthwiseEmit if isinstance(derivation.tiles, DepthwiseTiles) else Conv2dEmit)(derivation)
+
+
 #: The EmitVisitor of each operator's nodes: it writes the FlyDSL file of a derived tree.
-EMIT_VISITORS = {"attention": AttentionEmit, "gemm": GemmEmit, "softmax": SoftmaxEmit, "conv2d": Conv2dEmit}
+EMIT_VISITORS: dict[str, Callable[[Derivation], Visitor]] = {
+    "attention": AttentionEmit,
+    "gemm": GemmEmit,
+    "softmax": SoftmaxEmit,
+    "conv2d": _conv2d_visitor,
+}
 
 
 def emit_source(derivation: Derivation) -> str:
@@ -42,7 +59,7 @@ def kernel_name(derivation: Derivation) -> str:
     elif op.name == "softmax":
         parts += softmax_name(op, tiles)
     elif op.name == "conv2d":
-        parts += conv2d_name(op, tiles)
+        parts += depthwise_name(op, tiles) if isinstance(tiles, DepthwiseTiles) else conv2d_name(op, tiles)
     else:
         parts += [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
         if tiles.atom.n < WIDE_ATOM <= tiles.tile_q and tiles.tile_q % WIDE_ATOM == 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from closedform.operators.conv2d import Conv2d
 
 from .conv2d_shape import Conv2dShape
 from .emit_text import fill, join, piece
 
-__all__ = ["host"]
+__all__ = ["Side", "host", "host_of"]
 
 _RUN = '''
 def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=None):
@@ -27,12 +29,12 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
     x = x if addressable(x, X_READ, ELEM_BYTES)@next_to@ else x.contiguous()
     target = out if addressable(out, STORE, OUT_BYTES) else torch.empty(shape, dtype=TORCH_OUT, device=out.device)
     @filter@
-    sizes = (N, IH, IW, @channels@, OH, OW, OC // groups, groups, pad[0], pad[2])
+    sizes = (@sizes@)
     strides = (*image_strides(x), *image_strides(target))
     check_offsets(x, target, w)
     stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
     tensors = [pointer(t) for t in (x, @w@, target@bias_tensor@)]
-    launch(*tensors, *sizes, *strides, *grids_of(N, OH, OW, OC // groups, groups), fx.Stream(stream))
+    launch(*tensors, *sizes, *strides, *grids_of(@grid@), fx.Stream(stream))
     return out if target is out else out.copy_(target)
 
 
@@ -45,9 +47,6 @@ def problem(x, w, pad, groups):
     if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:
         raise ValueError(f"x {tuple(x.shape)} and w {tuple(w.shape)} are no {KERNEL} convolution of {groups} groups")
     @exact@
-    @edges@
-    if OC // groups % STORE:
-        raise ValueError(f"{OC // groups} filters of a group: this kernel is built for multiples of {STORE}")
     OH = (IH + pad[0] + pad[1] - (KH - 1) * DILATION[0] - 1) // STRIDE[0] + 1
     OW = (IW + pad[2] + pad[3] - (KW - 1) * DILATION[1] - 1) // STRIDE[1] + 1
     if min(OH, OW) < 1 or min(pad) < 0:
@@ -66,6 +65,15 @@ def addressable(t, access, size):
     return @unit@all(s % access == 0 for s in strides) and t.data_ptr() % (access * size) == 0
 
 
+@offsets@
+
+
+def pointer(t):
+    """A tensor for its address only."""
+    return t.as_strided((1,), (1,))
+'''
+
+_OFFSETS = '''
 def check_offsets(x, y, w):
     """What a workgroup touches must lie within 31-bit byte offsets."""
     n, h, w_, c = (x.stride(axis) for axis in (AXES[0], AXES[2], AXES[3], AXES[1]))
@@ -74,17 +82,17 @@ def check_offsets(x, y, w):
     reach_y = (TILE_N - 1) * n + TILE_H * h + TILE_W * w_ + TILE_OC * c
     if max(reach_x * ELEM_BYTES, reach_y * OUT_BYTES, TILE_OC * @w@.numel() // w.shape[0] * ELEM_BYTES) > OFFSET_LIMIT:
         raise ValueError(f"a tile of {tuple(x.shape)} does not lie within 2 GiB")
-
-
-def pointer(t):
-    """A tensor for its address only."""
-    return t.as_strided((1,), (1,))
 '''
 
-_EDGES = '''
+_EDGES = """
 if @one@pad[2]@unit@ % X_READ or IW@unit@ % X_READ:
     raise ValueError(f"{IW} columns, pads {pad}, {groups} groups: this kernel loads {X_READ} elements of a row at once")
-'''
+"""
+
+_STORED = """
+if OC // groups % STORE:
+    raise ValueError(f"{OC // groups} filters of a group: this kernel is built for multiples of {STORE}")
+"""
 
 _REPLICATED = '''
 def by_taps(w):
@@ -207,46 +215,98 @@ if __name__ == "__main__":
 '''
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where the host side of one kernel differs from another's, as text.
+
+    sizes: what the launch takes of the problem, `count` numbers; grid: what `grids_of` takes; exact: lines that refuse
+    channels; offsets: the function check_offsets; filter: the line that makes w what the kernel reads, none where
+    empty; functions: what it calls; next_to: what x must be beside aligned to be read in place.
+    """
+
+    sizes: str
+    count: int
+    grid: str
+    exact: str
+    offsets: str
+    filter: str
+    functions: tuple[str, ...] = ()
+    next_to: str = ""
+
+
 def host(op: Conv2d, shape: Conv2dShape) -> str:
-    """Host functions; the shape of `op` is the default of `example`, its pads and groups those of run()."""
-    last, replicated = op.layout == "NHWC", shape.replicated
+    """Host functions of the kernel of MFMAs; the shape of `op` is the default of `example`, its pads and groups those
+    of run().
+    """
+    packed, replicated, last = op.prepacked, shape.replicated, op.layout == "NHWC"
     runs = replicated and shape.tiles.read_x > 1 and shape.taps.runs
+    order = {
+        "taps_order": "0, 1, 3, 2, 4, 5" if last else "0, 1, 3, 5, 2, 4",
+        "taps_back": "0, 1, 3, 2, 4, 5" if last else "0, 1, 4, 2, 5, 3",
+        "new_channels": "REPLICATE_H, REPLICATE_W, C" if last else "C, REPLICATE_H, REPLICATE_W",
+    }
+    edges = fill(piece(_EDGES), {"unit": " * ONE" if last else "", "one": "groups > 1 or " if last else ""})
+    w = "w.data" if packed else "w"
+    exact, number = ("C != ONE", "{ONE}") if replicated else ("C % CHANNELS", "multiples of {CHANNELS}")
+    refused = f'raise ValueError(f"{{C}} channels of a group: this kernel is built for {number}")'
+    functions = [fill(piece(_REPLICATED), order)] if replicated else [piece(_PLAIN)] if packed else []
+    if packed:
+        values = {
+            "w_shape": _shapes(op)["w_shape"],
+            "unpacked": fill(piece(_UNPACKED_REPLICATED), order) if replicated else piece(_UNPACKED),
+            "back": "" if last else ".permute(0, 3, 1, 2)",
+        }
+        functions.append(fill(piece(_PACKED), values))
+    channels = "REPLICATE_H * REPLICATE_W * ONE" if replicated else "IC // groups"
+    side = Side(
+        sizes=f"N, IH, IW, {channels}, OH, OW, OC // groups, groups, pad[0], pad[2]",
+        count=10,
+        grid="N, OH, OW, OC // groups, groups",
+        exact="\n".join([f"if {exact}:\n    {refused}", *([edges] if runs else []), piece(_STORED)]),
+        next_to=f" and x.stride({2 if last else 3}) == {'ONE' if last else 1}" if runs else "",
+        offsets=piece(_OFFSETS).replace("@w@", w),
+        filter="" if packed else "w = by_taps(w)" if replicated else "w = w.contiguous()",
+        functions=tuple(functions),
+    )
+    return host_of(op, side)
+
+
+def _shapes(op: Conv2d) -> dict[str, str]:
+    """Names of the axes of tensors as stored."""
+    if op.layout == "NHWC":
+        names = ("[N, IH, IW, IC]", "[OC, KH, KW, IC / groups]", "[N, OH, OW, OC]", "(N, OH, OW, OC)")
+    else:
+        names = ("[N, IC, IH, IW]", "[OC, IC / groups, KH, KW]", "[N, OC, OH, OW]", "(N, OC, OH, OW)")
+    return dict(zip(("x_shape", "w_shape", "y_shape", "y_sizes"), names, strict=True))
+
+
+def host_of(op: Conv2d, side: Side) -> str:
+    """Host functions of a kernel, of which `side` says what is its own."""
+    last, packed = op.layout == "NHWC", op.prepacked
     finish = ["y = y + bias.double().reshape(1, -1, 1, 1)"] if op.bias else []
     functional = {"relu": "relu(y)", "silu": "silu(y)", "gelu": "gelu(y)", "gelu_tanh": 'gelu(y, approximate="tanh")'}
     if op.activation != "none":
         limit = "" if op.activation == "relu" else ".masked_fill(y == -math.inf, 0.0)  # the limit, not inf / inf"
         finish.append(f"y = torch.nn.functional.{functional[op.activation]}{limit}")
     formula = "W * X" + (" + bias" if op.bias else "")
-    packed = op.prepacked
-    filters = [] if packed else ["w = by_taps(w)"] if replicated else ["w = w.contiguous()"]
+    filters = [side.filter] if side.filter else []
     if op.bias:
         filters.append("bias = bias.float().contiguous()")
-    exact, number = ("C != ONE", "{ONE}") if replicated else ("C % CHANNELS", "multiples of {CHANNELS}")
-    scalars = 10 + (6 if last else 8) + 2
     values = {
+        **_shapes(op),
         "parameters": "bias, " if op.bias else "",
         "formula": formula if op.activation == "none" else f"{op.activation}({formula})",
-        "x_shape": "[N, IH, IW, IC]" if last else "[N, IC, IH, IW]",
-        "w_shape": "[OC, KH, KW, IC / groups]" if last else "[OC, IC / groups, KH, KW]",
-        "y_shape": "[N, OH, OW, OC]" if last else "[N, OC, OH, OW]",
-        "y_sizes": "(N, OH, OW, OC)" if last else "(N, OC, OH, OW)",
         "w": "w.data" if packed else "w",
         "packs": " from pack_w()" if packed else "",
         "given": "[inputs[0], pack_w(inputs[1]), *inputs[2:]]" if packed else "inputs",
-        "unpacked": piece(_UNPACKED_REPLICATED if replicated else _UNPACKED),
-        "taps_order": "0, 1, 3, 2, 4, 5" if last else "0, 1, 3, 5, 2, 4",
-        "taps_back": "0, 1, 3, 2, 4, 5" if last else "0, 1, 4, 2, 5, 3",
-        "new_channels": "REPLICATE_H, REPLICATE_W, C" if last else "C, REPLICATE_H, REPLICATE_W",
-        "back": "" if last else ".permute(0, 3, 1, 2)",
         "more": ", bias [OC]" if op.bias else "",
         "filter": "\n".join(filters),
-        "channels": "REPLICATE_H * REPLICATE_W * ONE" if replicated else "IC // groups",
+        "sizes": side.sizes,
+        "grid": side.grid,
+        "offsets": side.offsets,
         "bias_tensor": ", bias" if op.bias else "",
-        "exact": f'if {exact}:\n    raise ValueError(f"{{C}} channels of a group: this kernel is built for {number}")',
-        "edges": fill(piece(_EDGES), {"unit": " * ONE" if last else "", "one": "groups > 1 or " if last else ""})
-        if runs
-        else "",
-        "next_to": f" and x.stride({2 if last else 3}) == {'ONE' if last else 1}" if runs else "",
+        "exact": side.exact,
+        "next_to": side.next_to,
         "and_channels": "" if last else " and channels",
         "stride_axes": "0, 1, 2" if last else "0, 2, 3, 1",
         "wide_axes": "0, 1, 2" if last else "0, 1, 2, 3",
@@ -261,11 +321,7 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
             else "(N, IC, IH, IW), (OC, IC // groups, *KERNEL), (OC,)"
         ).removesuffix("" if op.bias else ", (OC,)"),
         "bias_zero": "torch.zeros(1), " if op.bias else "",
-        "scalars": str(scalars),
+        "scalars": str(side.count + (6 if last else 8) + 2),
     }
     values |= {name: str(getattr(op, name)) for name in ("N", "IC", "IH", "IW", "OC")}
-    values["unpacked"] = fill(values["unpacked"], values)
-    parts = [fill(piece(_RUN), values)]
-    parts += [fill(piece(_REPLICATED), values)] if replicated else [piece(_PLAIN)] if packed else []
-    parts += [fill(piece(_PACKED), values)] if packed else []
-    return join(*parts, fill(piece(_REFERENCE), values))
+    return join(fill(piece(_RUN), values), *side.functions, fill(piece(_REFERENCE), values))

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from .emit_text import join, piece
+from .emit_text import RESOURCE, join, piece
 
 __all__ = ["along_k", "along_rows", "operand", "resources"]
 
 _RESOURCES = '''
-def resource(address, extent):
-    """Buffer descriptor at a 64-bit address: reads past `extent` bytes give 0, writes are dropped."""
-    extent = fx.Int64((extent > 0).select(extent, fx.Int32(0)))
-    pointer = fx.inttoptr(fx.PointerType.get(T.i32, fx.AddressSpace.Global, 4), address)
-    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
-
-
 @stride@def address_of(tensor):
     return @address@
 
@@ -384,6 +377,7 @@ def resources(
     strides = piece(_STRIDE).replace("@value@", value) + "\n\n\n" if strided else ""
     text = text.replace("@stride@", strides).replace("@address@", address).replace("@thread@", thread)
     return join(
+        piece(RESOURCE),
         text,
         piece(_NARROW) if narrow else "",
         (piece(_LOAD_PAIR) if halves[0] else piece(_WHOLE_CHUNK)) if through_lds else "",

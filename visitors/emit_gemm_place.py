@@ -8,7 +8,7 @@ from closedform.operators.gemm import GemmTiles
 
 from .emit_text import join, piece
 
-__all__ = ["place"]
+__all__ = ["DEALT", "place"]
 
 _TILE = '''
 def tile_at(tile, tiles_m, tiles_n):
@@ -19,7 +19,8 @@ def tile_at(tile, tiles_m, tiles_n):
     return (group * GROUP_M + inside % rows) * TILE_M, inside // rows * TILE_N
 '''
 
-_DEALT = '''
+#: Which workgroup's work a workgroup does.
+DEALT = '''
 def dealt(number, count):
     """Workgroups are dealt to the XCDs in turn; their numbers in runs, so that neighbours share an L2."""
     xcd, turn = number % XCDS, number // XCDS
@@ -156,4 +157,4 @@ def place(tiles: GemmTiles) -> str:
     if tiles.xcds == 1:
         body = re.sub(r"\n +tile = dealt\(.*\)(?=\n)", "", body)
         body = body.replace("dealt(fx.Int32(gpu.block_idx.x), self.workgroups)", "fx.Int32(gpu.block_idx.x)")
-    return join(piece(_TILE), piece(_DEALT) if tiles.xcds > 1 else "", body)
+    return join(piece(_TILE), piece(DEALT) if tiles.xcds > 1 else "", body)

@@ -27,7 +27,7 @@ from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .gemm_shape import GRID_X
 from .visitor import Visitor
 
-__all__ = ["SoftmaxEmit", "softmax_name"]
+__all__ = ["IMPORTS", "SoftmaxEmit", "softmax_name"]
 
 #: Error of main() against float64, relative to the row's largest value.
 TOLERANCES = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
@@ -35,7 +35,7 @@ TOLERANCES = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 #: half a row of 16 lanes and of a whole one.
 DPP = {1: 0xB1, 2: 0x4E, 4: 0x141, 8: 0x140}
 
-_IMPORTS = """
+IMPORTS = """
 import math
 import sys
 
@@ -67,7 +67,7 @@ class SoftmaxEmit(Visitor):
         return (
             join(
                 self._header(),
-                piece(_IMPORTS),
+                piece(IMPORTS),
                 self._constants(),
                 piece(CEIL_DIV),
                 self.visit(node.interior()[0]),

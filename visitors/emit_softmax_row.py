@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from .emit_text import fill, join, piece
+from .emit_text import RESOURCE, fill, join, piece
 
 __all__ = ["rows"]
 
 _HELPERS = '''
-def resource(address, extent):
-    """Buffer descriptor at a 64-bit address: reads past `extent` bytes give 0, writes are dropped."""
-    extent = fx.Int64((extent > 0).select(extent, fx.Int32(0)))
-    pointer = fx.inttoptr(fx.PointerType.get(T.i32, fx.AddressSpace.Global, 4), address)
-    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
-
-
 def address_of(tensor):
     return fx.Int64(fx.ptrtoint(fx.get_iter(tensor)))
 
@@ -162,7 +155,7 @@ def rows(ends: bool, packed: bool, mask: bool, splits: bool) -> str:
     words = "three" if head else "two" if packed else "one"
     values = _values(ends, head, mask, splits) | {"about": about, "words": piece(_WORDS[words])}
     values |= {"widen": ".to(fx.Float32)" if packed else "", "narrow": ".to(DTYPE)" if packed else ""}
-    return join(piece(_HELPERS), fill(text, values))
+    return join(piece(RESOURCE), piece(_HELPERS), fill(text, values))
 
 
 def _values(ends: bool, head: bool, mask: bool, splits: bool) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent, indent, wrap
 from typing import Any
 
-__all__ = ["CEIL_DIV", "constants", "docstring", "fill", "join", "piece"]
+__all__ = ["CEIL_DIV", "RESOURCE", "constants", "docstring", "fill", "join", "piece"]
 
 LINE = 118
 
@@ -16,6 +16,15 @@ CEIL_DIV = """
 def ceil_div(a, b):
     return -(-a // b)
 """
+
+#: Buffer descriptors.
+RESOURCE = '''
+def resource(address, extent):
+    """Buffer descriptor at a 64-bit address: reads past `extent` bytes give 0, writes are dropped."""
+    extent = fx.Int64((extent > 0).select(extent, fx.Int32(0)))
+    pointer = fx.inttoptr(fx.PointerType.get(T.i32, fx.AddressSpace.Global, 4), address)
+    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
+'''
 
 
 def piece(text: str) -> str:

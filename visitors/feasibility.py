@@ -17,6 +17,7 @@ from closedform.operators.attention import (
     ValueAtom,
 )
 from closedform.operators.conv2d import Conv2dAtom, Conv2dBlock, Conv2dDevice, Conv2dWave
+from closedform.operators.depthwise import DepthwiseBlock, DepthwiseLanes, DepthwiseWave
 from closedform.operators.gemm import GemmAtom, GemmBlock, GemmDevice, GemmWave
 from closedform.operators.node import Node
 from closedform.operators.operator import Operator
@@ -24,7 +25,7 @@ from closedform.operators.softmax import SoftmaxBlock, SoftmaxDevice, SoftmaxLan
 
 from .attention_default import Overrides, derive_default
 from .attention_paper import derive_paper
-from .conv2d_default import derive_conv2d
+from .conv2d_choice import derive_convolution
 from .derivation import Derivation, NodeCheck, PredictedResources
 from .gemm_default import derive_gemm_default
 from .gemm_paper import derive_gemm
@@ -85,7 +86,7 @@ class FeasibilityVisitor(Visitor):
 
     def visit_Conv2dDevice(self, node: Conv2dDevice) -> Derivation:
         self._check_model("conv2d")
-        return self._checked(derive_conv2d(node.op, self.hw, **self.overrides))
+        return self._checked(derive_convolution(node.op, self.hw, **self.overrides))
 
     # --- the tiled tree, level by level -------------------------------------------------------------------------
 
@@ -164,6 +165,16 @@ class FeasibilityVisitor(Visitor):
             NodeCheck("atom", "pixels past whole atoms", pixels % tiles.atom.n, 0, "elements"),
             NodeCheck("atom", "channels of X past whole atoms", tiles.tile_ic % tiles.atom.k, 0, "elements"),
         ]
+
+    def visit_DepthwiseBlock(self, node: DepthwiseBlock) -> list[NodeCheck]:
+        return [*self._block(node.tiles.waves), *self._below(node)]
+
+    def visit_DepthwiseWave(self, node: DepthwiseWave) -> list[NodeCheck]:
+        return [self._wave(), *self._below(node)]
+
+    def visit_DepthwiseLanes(self, node: DepthwiseLanes) -> list[NodeCheck]:
+        """Whole accesses: the channels leave nothing over."""
+        return [NodeCheck("atom", "channels past whole accesses", node.op.IC % node.tiles.vec, 0, "elements")]
 
     def _below(self, node: Node) -> list[NodeCheck]:
         return [check for child in node.interior() for check in self.visit(child)]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from closedform.operators.conv2d import KNOBS as CONV2D_KNOBS
+from closedform.operators.conv2d import KNOBS as MFMA_KNOBS
+from closedform.operators.depthwise import KNOBS as VECTOR_KNOBS
 from closedform.operators.gemm import ACTIVATIONS
 from closedform.operators.gemm import KNOBS as GEMM_KNOBS
 from closedform.operators.softmax import EMPTY
@@ -266,6 +267,9 @@ def _softmax(values: dict[str, Any], hw: HardwareDescriptor) -> Softmax:
 def _names(rows: tuple[KnobRow, ...]) -> tuple[str, ...]:
     return tuple(row.name for row in rows)
 
+
+#: Knobs of both kernels of conv2d; those that both have once.
+CONV2D_KNOBS = tuple({knob.name: knob for knob in (*MFMA_KNOBS, *VECTOR_KNOBS)}.values())
 
 ATTENTION = OperatorOptions(_ATTENTION, _ATTENTION_KNOBS, ("atom", "tile_q", "tile_kv", "waves"), _attention)
 GEMM = OperatorOptions(_GEMM, tuple(map(_knob_option, GEMM_KNOBS)), _names(GEMM_KNOBS), _gemm)

@@ -7,7 +7,6 @@ import dataclasses
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.operators.conv2d import Conv2d
 from closedform.operators.gemm import Gemm
-from closedform.traffic import conv2d_bytes
 
 from .answer import Prediction, Selection
 from .constants import Constants
@@ -30,7 +29,7 @@ def predict_conv2d(
     gemm = _product(op)
     found = predict_gemm(gemm, hw, constants=constants, **config)
     note = f"as a product of {gemm.M} x {gemm.N} x {gemm.K}"
-    return dataclasses.replace(found, op="conv2d", hbm_bytes=float(conv2d_bytes(op)), notes=(note, *found.notes))
+    return dataclasses.replace(found, op="conv2d", hbm_bytes=float(op.compulsory_bytes), notes=(note, *found.notes))
 
 
 def select_conv2d(

@@ -13,6 +13,7 @@ from .test_schemas import assert_valid
 
 SIZES = ("conv2d", "--N", 1, "--IC", 8, "--IH", 9, "--IW", 8, "--OC", 12, "--KH", 3, "--KW", 2)
 SHAPE = (*SIZES, "--pad", "1,0", "--dtype", "f16", "--hw", "mi300x")
+DEPTHWISE = (*SHAPE, "--OC", 8, "--groups", 8)
 needs_compiler = pytest.mark.skipif(missing_dependency() is not None, reason=str(missing_dependency()))
 
 
@@ -101,6 +102,34 @@ def test_emit_simulate_and_profile(run_json, tmp_path):
     profiled = run_json("profile", *SHAPE, "--replicate-h", 1, "--replicate-w", 1)
     assert_valid(profiled, "profile")
     assert profiled["counts"]["lds_bank_conflict_cycles"] == 0
+
+
+def test_depthwise_without_a_compiler(run, run_json, tmp_path):
+    answer = run_json("derive", *DEPTHWISE)
+    assert_valid(answer, "derive")
+    assert answer["tiles"]["kernel"] == "vector"
+    forced = run_json("derive", *DEPTHWISE, "--kernel", "mfma")
+    assert_valid(forced, "derive")
+    assert forced["tiles"]["kernel"] == "mfma"
+    text = run("derive", *DEPTHWISE, "--strip", 4, "--explain").stdout
+    assert text.count("** binds **") == 1
+    for symbol in ("P", "R", "registers", "valu", "L1", "L2", "memory", "wait", "clocks", "blocks", "rounds"):
+        assert f"{symbol} = " in text
+    assert run_json("check", *DEPTHWISE, "--bias", "--strip", 3)["ok"]
+    assert_valid(run_json("emit", *DEPTHWISE, "--vec", 2, "--no-compile", "--out", tmp_path), "emit")
+    (path,) = tmp_path.glob("conv2d_mi300x_f16_nhwc_3x2_depthwise_*c2*.json")
+    assert_valid(json.loads(path.read_text()), "manifest")
+
+
+@needs_compiler
+@pytest.mark.compile
+def test_simulate_and_profile_depthwise(run_json):
+    simulated = run_json("simulate", *DEPTHWISE, "--strip", 4, "--activation", "relu")
+    assert_valid(simulated, "simulate")
+    assert simulated["ok"]
+    profiled = run_json("profile", *DEPTHWISE, "--strip", 4, "--activation", "relu")
+    assert_valid(profiled, "profile")
+    assert profiled["counts"]["mfma_cycles"] == profiled["counts"]["lds_cycles"] == 0
 
 
 @needs_compiler

@@ -99,16 +99,11 @@ def simulate(
     blank = np.full(run_op.shape_y, nan_word(op.result, stored(np.zeros(1), op.result).dtype))
     blank = blank.astype(stored(np.zeros(1), op.result).dtype)
     y_view, y = among_nans(blank, op.result, 8)
-    taps = tiles.taps(run_op)
-    filters = words["w"] if last else words["w"].transpose(0, 2, 3, 1)
-    given = np.ascontiguousarray(words["w"] if taps.factors == (1, 1) else taps.filters(filters))
-    if op.prepacked:
-        given = pack_filter(run_op, words["w"], Conv2dShape(run_op, tiles, derivation.hw).packed)
+    given, sizes, lines = _problem(run_op, derivation, words["w"])
     extra = [words["bias"]] if op.bias else []
-    sizes = [run_op.N, run_op.IH, run_op.IW, taps.channels, run_op.OH, run_op.OW, run_op.filters, run_op.groups]
     strides = [*elements(x_view, last), *elements(y_view, last)]
     arguments = [x, among_nans(given, op.dtype, 0)[1], Out(y, partial=True), *extra, *sizes]
-    arguments += [run_op.pad[0], run_op.pad[2], *strides]
+    arguments += [run_op.pad[0], run_op.pad[2], *lines, *strides]
     blocks = derived(hw, run_op, **_all_of(tiles)).require()[2].blocks
     program = parse_file(binary.isa)
     grid = (min(blocks, 65536), -(-blocks // 65536), 1)
@@ -119,6 +114,20 @@ def simulate(
     assert (y == blank.ravel()[0]).all() or np.isnan(y.astype(np.float64)).all(), "the kernel wrote beside Y"
     want = expected(run_op, values["x"], values["w"], values["bias"] if op.bias else None)
     return result, out, loaded(stored(want, op.result), op.result)
+
+
+def _problem(op: Conv2d, derivation: Derivation, w: Any) -> tuple[Any, list[int], list[int]]:
+    """The filter as the kernel reads it, the sizes that it takes, and what it takes after the pads."""
+    tiles = derivation.tiles
+    if tiles.kernel == "vector":
+        taps = w[..., 0].transpose(1, 2, 0) if op.layout == "NHWC" else w[:, 0].transpose(2, 1, 0)
+        return np.ascontiguousarray(taps), [op.N, op.IH, op.IW, op.IC, op.OH, op.OW], [len(taps)]
+    taps = tiles.taps(op)
+    filters = w if op.layout == "NHWC" else w.transpose(0, 2, 3, 1)
+    given = np.ascontiguousarray(w if taps.factors == (1, 1) else taps.filters(filters))
+    if op.prepacked:
+        given = pack_filter(op, w, Conv2dShape(op, tiles, derivation.hw).packed)
+    return given, [op.N, op.IH, op.IW, taps.channels, op.OH, op.OW, op.filters, op.groups], []
 
 
 def _all_of(tiles: Any) -> dict[str, Any]:

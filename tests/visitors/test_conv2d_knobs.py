@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "read_w": (1, 2, 4, 8, 16),
     "store": (1, 2, 3, 4, 8),
     "waves_per_simd": (1, 2, 3, 4, 8),
+    "kernel": ("mfma", "vector"),
 }
 TARGETS = {"mi100": "f32", "mi210": "bf16", "mi300x": "f16", "mi355x": "f16"}
 #: Settings drawn for each target: a few by default, all of them with `-m slow`.

@@ -31,9 +31,13 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("hw", "op"), NAMED, ids=str)
-def test_named_cases_are_exact(hw: str, op: Conv2d) -> None:
-    result, out, want = simulate(hw, op)
+#: Depthwise ones on MFMAs, too: by themselves they are on vector instructions.
+DEPTHWISE = [(hw, op, (("kernel", "mfma"),)) for hw, op in NAMED if op.depthwise]
+
+
+@pytest.mark.parametrize(("hw", "op", "fixed"), [*((hw, op, ()) for hw, op in NAMED), *DEPTHWISE], ids=str)
+def test_named_cases_are_exact(hw: str, op: Conv2d, fixed: tuple[tuple[str, str], ...]) -> None:
+    result, out, want = simulate(hw, op, None, fixed)
     assert result.ok, str(result)
     assert np.array_equal(out, want)
 

@@ -10,12 +10,16 @@ from closedform.visitors.emit import emit_source, kernel_name
 
 from .conv2d_kernels import derived
 
-GOLDEN = [("mi300x", Conv2d(8, 128, 56, 56, 128, 3, 3, pad=1, dtype="f16"))]
+GOLDEN = [
+    ("mi300x", Conv2d(8, 128, 56, 56, 128, 3, 3, pad=1, dtype="f16")),
+    ("mi300x", Conv2d(8, 192, 56, 56, 192, 7, 7, pad=3, groups=192, dtype="f16")),
+]
 TEXTS = [
     *GOLDEN,
     ("mi210", Conv2d(8, 3, 224, 224, 64, 7, 7, stride=2, pad=3, dtype="bf16", layout="NCHW", bias=True)),
     ("mi355x", Conv2d(8, 64, 28, 28, 96, 3, 3, groups=2, dtype="f16", prepacked=True, activation="gelu")),
     ("mi100", Conv2d(1, 24, 20, 20, 16, 5, 5, dilation=2, stride=(2, 1))),
+    ("mi100", Conv2d(1, 24, 20, 20, 24, 3, 3, groups=24, dtype="bf16", layout="NCHW", bias=True, activation="gelu")),
 ]
 
 
