@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from . import predict
     from .api import (
         check,
+        decode,
         derive,
         derive_batch,
         derive_tiles,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "check": "api",
+    "decode": "api",
     "derive": "api",
     "derive_batch": "api",
     "derive_tiles": "api",
@@ -105,6 +107,7 @@ __all__ = [
     "Softmax",
     "__version__",
     "check",
+    "decode",
     "derive",
     "derive_batch",
     "derive_tiles",

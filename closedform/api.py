@@ -11,6 +11,7 @@ from .hw.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from .checking import CheckResult
+    from .decoding.explanation import Explanation
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
     from .operators.attention import Attention
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check",
+    "decode",
     "derive",
     "derive_batch",
     "derive_tiles",
@@ -110,6 +112,30 @@ def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: 
     if derivation.infeasible is not None:
         raise InfeasibleError(derivation.infeasible)
     return derivation.tiles
+
+
+def decode(
+    what: str | Path,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    M: int = 4096,
+    N: int = 4096,
+    K: int = 4096,
+    batch: int = 1,
+    dtype: str | None = None,
+) -> tuple[Explanation, ...]:
+    """Kernels of another tool in our terms: the one of that name, or those of that file.
+
+    M, N, K and batch are the product to predict, row-major, where the source does not name one; `dtype` the type where
+    it does not say it. Raises Undecodable for a name or file that no grammar reads.
+    """
+    from .decoding.explanation import explained
+    from .decoding.readers import decoded
+
+    gpu = hardware(hw)
+    found = decoded(str(what), gpu)
+    shape = (M, N, K, batch)
+    return tuple(explained(one, gpu, shape, dtype, i, len(found)) for i, one in enumerate(found, 1))
 
 
 def emit(

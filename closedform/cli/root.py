@@ -12,7 +12,7 @@ import click
 from closedform import __version__
 from closedform.hw.errors import ClosedformError, InfeasibleError
 
-from . import bench, check, derive, doctor, emit, fit, hw, predict, profile, select, simulate
+from . import bench, check, decode, derive, doctor, emit, fit, hw, predict, profile, select, simulate
 from .output import print_json
 
 __all__ = ["Root", "cli", "error_object", "main"]
@@ -120,6 +120,7 @@ for _command in (
     predict.predict,
     select.select,
     fit.fit,
+    decode.decode,
 ):
     cli.add_command(_command)
 
