@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .decoding.explanation import Explanation
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
+    from .interop.exporting import Export
     from .operators.attention import Attention
     from .operators.gemm import Gemm
     from .operators.operator import Operator
@@ -29,6 +30,7 @@ __all__ = [
     "derive_batch",
     "derive_tiles",
     "emit",
+    "export",
     "hardware",
     "hardware_names",
     "predict",
@@ -157,6 +159,18 @@ def emit(
     from .emission import emit_to
 
     return emit_to(derive(op, hw, **overrides), Path(out), compile=compile, isa=isa)
+
+
+def export(op: Gemm, hw: str | Path | HardwareDescriptor = "mi300x", to: str = "json", **options: Any) -> Export:
+    """Kernels of a product as a file of another tool: the closed form's one, or a ranked list.
+
+    to: triton, inductor, flydsl, tilelang, tensilelite, hipblaslt, ck, iree, aiter, nvmatmul or json. options: form,
+    count, round_name, place and knobs, as `closedform.interop.exporting.export_gemm` takes them.
+    Raises Refused where the tool takes none, InfeasibleError and BadInput.
+    """
+    from .interop.exporting import export_gemm
+
+    return export_gemm(op, hardware(hw), to, **options)
 
 
 def check(

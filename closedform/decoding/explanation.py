@@ -9,6 +9,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.interop.kernel import Kernel
+from closedform.interop.offers import kernel_of, predicted_us
 from closedform.operators.gemm import Gemm
 
 from .decoded import Decoded
@@ -121,7 +122,7 @@ def explained(
     needs = needs_of(found, hw, bits)
     reasons = reasons_against(found, hw, needs)
     op = _product(found, hw, found.problem or shape, kind)
-    predicted = None if op is None or reasons else _predicted(op, hw, k)
+    predicted = None if op is None or reasons else predicted_us(op, hw, k)
     closed = None if op is None else _closed_form(op, hw)
     return Explanation(found, hw, needs, reasons, op, predicted, closed, number, count)
 
@@ -140,33 +141,7 @@ def _product(found: Decoded, hw: HardwareDescriptor, shape: tuple[int, int, int,
         return None
 
 
-def _predicted(op: Gemm, hw: HardwareDescriptor, k: Kernel) -> float | None:
-    """Microseconds of the kernel by the latency model; None where its waves or the type are not the model's."""
-    from closedform.predict.configs import configs
-    from closedform.predict.gemm import gemm_shapes, gemm_timing
-
-    if k.waves is None:
-        return None
-    grid = {} if k.wave_m is None else {"wave_m": k.wave_m, "wave_n": k.wave_n, "wave_k": k.wave_k}
-    c = configs(
-        k.tile_m,
-        k.tile_n,
-        k.tile_k,
-        waves=k.waves,
-        stages=k.stages or 2,
-        mfma_m=k.mfma_m or 16,
-        split_k=k.split_k or 1,
-        **grid,
-    )
-    s = gemm_shapes(op.M, op.N, op.K, op.elem_bytes, dtype(op.result).bytes, op.layout, op.batch)
-    try:
-        return float(gemm_timing(hw, c, s, op.dtype, stream_k=bool(k.stream_k)).latency_us.ravel()[0])
-    except BadInput:
-        return None
-
-
 def _closed_form(op: Gemm, hw: HardwareDescriptor) -> ClosedFormAnswer:
-    from closedform.interop.offers import kernel_of
     from closedform.visitors.feasibility import derive
 
     try:
@@ -176,4 +151,4 @@ def _closed_form(op: Gemm, hw: HardwareDescriptor) -> ClosedFormAnswer:
     if derivation.tiles is None:
         return ClosedFormAnswer(None, None, str(derivation.infeasible))
     kernel = kernel_of(op, derivation.tiles)
-    return ClosedFormAnswer(kernel, _predicted(op, hw, kernel), f"bound by {derivation.binding}")
+    return ClosedFormAnswer(kernel, predicted_us(op, hw, kernel), f"bound by {derivation.binding}")

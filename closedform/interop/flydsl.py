@@ -38,7 +38,11 @@ def _threads(offer: Offer) -> int:
 
 _RULES: tuple[Rule[Offer], ...] = (
     Rule("type", "f16 and bf16", _SOURCE, lambda o: o.op.dtype not in ("f16", "bf16")),
-    lds_rule(lambda o: lds_bytes(o.kernel, o.elem_bytes), "stages x (A + B) fit the LDS", _SOURCE),
+    lds_rule(
+        lambda o: lds_bytes(o.kernel, o.elem_bytes),
+        "stages x (A + B), and D for waves along k, fit the LDS",
+        _SOURCE,
+    ),
     Rule("stages", "at least 2", _SOURCE, lambda o: (o.kernel.stages or 0) < 2),
     Rule("waves", f"a grid of at most {WAVES_MOST}", _SOURCE, lambda o: not 0 < (o.kernel.waves or 0) <= WAVES_MOST),
     Rule("Stream-K", "persistent workgroups are not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),

@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.operators.gemm import Gemm, GemmTiles
 
@@ -15,7 +16,7 @@ from .kernel import Kernel
 from .rules import Refused, broken_rules
 from .tool import Offer, Tool
 
-__all__ = ["accepted", "derived_offer", "kernel_of", "ranked_offers"]
+__all__ = ["accepted", "derived_offer", "kernel_of", "predicted_us", "ranked_offers"]
 
 
 #: What a configuration of the model's lattice fixes of a derivation.
@@ -44,19 +45,38 @@ def kernel_of(op: Gemm, tiles: GemmTiles) -> Kernel:
     )
 
 
+def predicted_us(op: Gemm, hw: HardwareDescriptor, k: Kernel) -> float | None:
+    """Microseconds of the kernel by the latency model; None where its waves or the type are not the model's."""
+    from closedform.predict.configs import configs
+    from closedform.predict.gemm import gemm_shapes, gemm_timing
+
+    if k.waves is None:
+        return None
+    grid = {} if k.wave_m is None else {"wave_m": k.wave_m, "wave_n": k.wave_n, "wave_k": k.wave_k}
+    c = configs(
+        k.tile_m,
+        k.tile_n,
+        k.tile_k,
+        waves=k.waves,
+        stages=k.stages or 2,
+        mfma_m=k.mfma_m or 16,
+        split_k=k.split_k or 1,
+        **grid,
+    )
+    s = gemm_shapes(op.M, op.N, op.K, op.elem_bytes, dtype(op.result).bytes, op.layout, op.batch)
+    try:
+        return float(gemm_timing(hw, c, s, op.dtype, stream_k=bool(k.stream_k)).latency_us.ravel()[0])
+    except BadInput:
+        return None
+
+
 def derived_offer(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Offer:
     """The closed form's kernel. Raises BadInput and InfeasibleError as the derivation does."""
-    from closedform.predict.gemm_answer import predict_gemm
     from closedform.visitors.feasibility import derive
 
     tiles, _, _ = derive(op, hw, **overrides).require()
     kernel = kernel_of(op, tiles)
-    config = {"tile_m": tiles.tile_m, "tile_n": tiles.tile_n, "tile_k": tiles.tile_k, "split_k": tiles.split_k}
-    try:
-        predicted = predict_gemm(op, hw, **config, waves=tiles.waves, stages=2).latency_us
-    except BadInput:
-        predicted = None
-    return Offer(op, hw, kernel, predicted)
+    return Offer(op, hw, kernel, predicted_us(op, hw, kernel))
 
 
 def ranked_offers(op: Gemm, hw: HardwareDescriptor) -> Iterator[Offer]:
@@ -83,31 +103,35 @@ def ranked_offers(op: Gemm, hw: HardwareDescriptor) -> Iterator[Offer]:
             yield Offer(op, hw, kernel, float(ranking.latency_us[index]))
 
 
-def accepted(tool: Tool, offer: Offer) -> tuple[Offer, tuple[str, ...]]:
+def accepted(tool: Tool, offer: Offer, whole: bool = False) -> tuple[Offer, tuple[str, ...]]:
     """The offer as the tool takes it, and what had to change.
 
-    Where it breaks a rule, chiplets of unequal shares, tiles under way and then the depth of a tile are given up until
-    it breaks none; the tile of the result stays. Raises Refused with the rules that the offer itself breaks where
-    nothing helps.
+    Where it breaks a rule, chiplets of unequal shares and, unless it must stay `whole`, tiles under way and then the
+    depth of a tile are given up until it breaks none; the tile of the result stays. Raises Refused, with the rules that
+    the offer itself breaks, where nothing helps.
     """
     broken = broken_rules(tool.rules, offer)
     if not broken:
         return offer, ()
-    for kernel in _smaller(offer.kernel, offer.hw.num_cus):
-        changed = dataclasses.replace(offer, kernel=kernel)
+    dealt = _dealt(offer.kernel, offer.hw.num_cus)
+    for kernel in dealt if whole else (*dealt, *_smaller(dealt[-1])):
+        changed = Offer(offer.op, offer.hw, kernel, predicted_us(offer.op, offer.hw, kernel))
         if not broken_rules(tool.rules, changed):
-            was, now = offer.kernel, kernel
-            names = [name for name in ("xcds", "stages", "tile_k") if getattr(was, name) != getattr(now, name)]
-            changes = ", ".join(f"{name} {getattr(was, name)} -> {getattr(now, name)}" for name in names)
+            pairs = ((n, getattr(offer.kernel, n), getattr(kernel, n)) for n in ("xcds", "stages", "tile_k"))
+            changes = ", ".join(f"{name} {was} -> {now}" for name, was, now in pairs if was != now)
             return changed, (f"{changes}, since {tool.title} refuses more: {broken[0].text}",)
     reasons = "; ".join(f"{rule.name}: {rule.text}" for rule in broken)
     raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons}")
 
 
-def _smaller(kernel: Kernel, num_cus: int) -> Iterator[Kernel]:
-    """The kernel on chiplets of equal shares, with fewer tiles under way, then with half of their depth, and so on."""
-    if kernel.xcds is not None:
-        kernel = dataclasses.replace(kernel, xcds=gcd(kernel.xcds, num_cus))
+def _dealt(kernel: Kernel, num_cus: int) -> tuple[Kernel, Kernel]:
+    """The kernel on chiplets of equal shares, and on a power of two of them, which every tool deals to."""
+    shares = gcd(kernel.xcds or 1, num_cus)
+    return dataclasses.replace(kernel, xcds=shares), dataclasses.replace(kernel, xcds=shares & -shares)
+
+
+def _smaller(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernel with fewer tiles under way, then with half of their depth, and so on."""
     least = 1 if kernel.mfma is None else kernel.mfma[2]
     depth = kernel.tile_k
     while depth >= least and depth % least == 0:

@@ -82,10 +82,10 @@ def parameters_of_offer(offer: Offer) -> dict[str, Any]:
         "VectorWidthA": -1,
         "VectorWidthB": -1,
         "StoreVectorWidth": -1,
-        "LdsPadA": -1,
-        "LdsPadB": -1,
-        "LdsBlockSizePerPadA": -1,
-        "LdsBlockSizePerPadB": -1,
+        "LdsPadA": 0,  # the tile may fill the LDS
+        "LdsPadB": 0,
+        "LdsBlockSizePerPadA": 0,
+        "LdsBlockSizePerPadB": 0,
         "SourceSwap": 1,
         "ScheduleIterAlg": 3,
     }
