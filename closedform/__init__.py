@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         select,
         select_batch,
         simulate,
+        tune,
     )
     from .checking import CheckResult
     from .emission import Emission, PromiseBroken
@@ -67,6 +68,7 @@ _HOME = {
     "select_batch": "api",
     "profile": "api",
     "simulate": "api",
+    "tune": "api",
     "unpack": "packing",
     "CheckResult": "checking",
     "Emission": "emission",
@@ -123,6 +125,7 @@ __all__ = [
     "select",
     "select_batch",
     "simulate",
+    "tune",
     "unpack",
 ]
 

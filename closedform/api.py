@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .predict.answer import Prediction, Selection
     from .profiling import Profile
     from .simulation import Simulation
+    from .tuning.session import Tuning
     from .visitors.derivation import Derivation
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "select",
     "select_batch",
     "simulate",
+    "tune",
 ]
 
 
@@ -252,6 +254,32 @@ def select_batch(
     chosen = selector.configs.take(index)
     columns = {f.name: getattr(chosen, f.name).astype(int) for f in fields(chosen)}
     return {**columns, "waves": chosen.waves.astype(int), "latency_us": latency_us}
+
+
+def tune(
+    op: Operator,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    evaluator: str = "model",
+    *,
+    journal: str | Path | None = None,
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    grid: bool = False,
+    **source: Any,
+) -> Tuning:
+    """Search from the closed form's kernel, or another that is trusted, a few knobs at a time; never slower than it.
+
+    evaluator: device, profile, model, table or tensilelite. `source` are the other fields of
+    `closedform.tuning.session.Source`: table, client, blocks, start. `evaluations` and `seconds` are the budget; `grid`
+    measures a cold grid of the same budget beside it.
+    Raises NothingMeasured where no candidate gives a time, JournalError, and what the evaluator raises.
+    """
+    from .tuning.measuring import Budget
+    from .tuning.session import Source, run_tuning
+
+    book = None if journal is None else Path(journal)
+    limit = Budget(evaluations, seconds)
+    return run_tuning(op, hardware(hw), Source(evaluator, **source), journal=book, budget=limit, grid=grid)
 
 
 def simulate(

@@ -12,7 +12,7 @@ import click
 from closedform import __version__
 from closedform.hw.errors import ClosedformError, InfeasibleError
 
-from . import bench, check, decode, derive, doctor, emit, export, fit, hw, predict, profile, select, simulate
+from . import bench, check, decode, derive, doctor, emit, export, fit, hw, predict, profile, select, simulate, tune
 from .output import print_json
 
 __all__ = ["Root", "cli", "error_object", "main"]
@@ -122,6 +122,7 @@ for _command in (
     fit.fit,
     decode.decode,
     export.export,
+    tune.tune,
 ):
     cli.add_command(_command)
 
