@@ -12,10 +12,9 @@ from closedform.hw.atoms import MFMAAtom
 
 from .errors import Undecodable
 
-__all__ = ["Nine", "Waves", "depth_of", "nine_of", "waves_of"]
+__all__ = ["LANES", "Nine", "Waves", "depth_of", "nine_of", "waves_of"]
 
 LANES = 64
-BITS_PER_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True)

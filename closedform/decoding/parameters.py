@@ -15,7 +15,7 @@ __all__ = ["Value", "parameters_of"]
 Value = int | float | str | tuple[int, ...]
 
 _FILE = Path(__file__).parent / "parameters.csv"
-_PIECE = re.compile(r"(\d?[A-Z]+)(n?\d+(?:p\d+)?)?")
+_PIECE = re.compile(r"(\d?[A-Z]+(?:\d[A-Z]+)*)(n?\d+(?:p\d+)?)?")
 _ITEM = re.compile(r"n?\d+")
 
 
@@ -43,7 +43,8 @@ def parameters_of(tail: str) -> dict[str, Value]:
     """Values by full parameter name; an abbreviation that no table of ours names keeps itself as name.
 
     `tail` is what stands behind `SN_`: pieces joined by underscores, where a piece that is only a number belongs to the
-    one before it. Raises Undecodable for a piece that is no abbreviation with a value, and for a second value.
+    one before it. A word without a value, which only old names have, gives itself with an empty text. Raises
+    Undecodable for a piece that is no abbreviation with a value, and for a second value.
 
     >>> parameters_of("GSU4_GSUAMBSK_LWPM0p40_MIWT2_1_WGMn8_WG32_8_1")["LocalWritePerMfma"]
     0.4
@@ -78,6 +79,8 @@ def _one(piece: str, second: bool) -> tuple[str, Value]:
     match = _PIECE.fullmatch(head)
     if head.startswith("ISA") and not rest:
         return "ISA", f"gfx{head.removeprefix('ISA')}"
+    if match is not None and match[2] is None and not rest and head not in _table():
+        return head, ""
     if match is None or match[2] is None:
         raise Undecodable(f"{piece or 'an empty piece'}: not an abbreviation with a value")
     abbreviation = "AFEM2" if match[1] == "AFEM" and second else match[1]

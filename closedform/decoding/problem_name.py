@@ -11,6 +11,7 @@ __all__ = ["FAMILIES", "ProblemName", "problem_of"]
 
 #: Types by their letters in names, as families of ours where there is one. F8 and B8 are FNUZ or OCP by the target.
 FAMILIES = {
+    "4xi8": "i8",
     "F8N": "fp8",
     "B8N": "bf8",
     "F8": "fp8",

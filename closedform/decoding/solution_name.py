@@ -1,6 +1,6 @@
 """Names of TensileLite, hipBLASLt and rocBLAS kernels, read into their parameters.
 
-    [Custom_]<problem>_MT<m>x<n>x<depth>[_MI<m>x<n>[x<k>]x<blocks>][_CMS][_SN](_<abbreviation><value>)*
+    [Custom_]<problem>_MT<m>x<n>x<depth>[_MI<m>x<n>[x<k>]x<blocks>][_CMS][_SN|_SE](_<abbreviation><value>)*
 
 A name is a minimal one: it has the parameters in which the kernels of a library differ, so what is absent is unknown,
 not a default.
@@ -22,7 +22,7 @@ __all__ = ["SolutionName", "is_solution_name", "solution_of"]
 
 _NAME = re.compile(
     r"(?P<problem>C[ijkl]+_A.+?)_MT(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
-    r"(?:_MI(?P<mi>\d+(?:x\d+){2,3}))?(?P<schedule>_CMS)?(?:_SN)?(?:_(?P<tail>.+))?"
+    r"(?:_MI(?P<mi>\d+(?:x\d+){2,3}))?(?P<schedule>_CMS)?(?:_S[NE])?(?:_(?P<tail>.+))?"
 )
 _SHORT = re.compile(r"_shortname\d+")
 

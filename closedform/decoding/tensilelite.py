@@ -13,7 +13,7 @@ from closedform.interop.rules import broken_rules
 from closedform.interop.tensilelite_rules import RULES, Solution
 
 from .decoded import Decoded
-from .matrix_instruction import Waves, depth_of
+from .matrix_instruction import LANES, Waves, depth_of
 from .solution_name import SolutionName, solution_of
 
 __all__ = ["decoded_name", "decoded_solution", "gfx_of", "kind_bits"]
@@ -114,12 +114,19 @@ def _kernel(name: SolutionName, own: Mapping[str, Any], k: int | None, hw: Hardw
         wave_m=None if waves is None else waves.wave_m,
         wave_n=None if waves is None else waves.wave_n,
         wave_k=name.local_split_u or 1,
+        waves=_waves_of_lanes(own) if waves is None else None,
         stages=None if own.get("PrefetchGlobalRead") is None else own["PrefetchGlobalRead"] + 1,
         split_k=None if split is None else max(1, abs(split)),
         stream_k=None if stream is None else hw.num_cus if stream else 0,
         group_m=None if group is None else max(1, abs(group)),
         xcds=own.get("WorkGroupMappingXCC"),
     )
+
+
+def _waves_of_lanes(own: Mapping[str, Any]) -> int | None:
+    """Waves of a workgroup whose grid is not known, from its lanes."""
+    group, size = own.get("WorkGroup"), own.get("WavefrontSize") or LANES
+    return math.prod(group) // size if isinstance(group, tuple) and math.prod(group) >= size else None
 
 
 def _resolved(family: str, hw: HardwareDescriptor) -> str | None:

@@ -112,6 +112,7 @@ def test_recorded_kernels_are_legal_where_they_ran() -> None:
         ("Cijk_Ailk_Bljk_QQS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "no type"),
         ("Cijk_Ailk_Bljk_HHS_BH_Nonsense_MT64x16x64_MI16x16x1_SN_MIWT1_1", "no part of a problem"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_gsu4", "not an abbreviation"),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_GSU_MIWT1_1", "not an abbreviation"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1_", "an empty piece"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_4_MIWT1_1", "belongs to no parameter"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_GSU4_GSU5", "a second value"),
@@ -156,6 +157,37 @@ def test_tile_and_waves_invert_the_nine_elements(nine: Nine) -> None:
     found = waves_of(nine.macro_tile, shape, (nine.tile_m, nine.tile_n), None)
     assert found is not None
     assert (found.wave_m, found.wave_n) == expected
+
+
+#: Names of libraries of other years: rocBLAS's, with words that have no value, and the newest of kernels without MFMA.
+OTHER_YEARS = [
+    (
+        "Cijk_Ailk_Bljk_HBH_MT128x128x16_MI32x32x8x1_SE_1LDSB0_APM1_AF0EM2_AF1EM1_ASE_ASAE01_ASCE01_ASEM1_ETSP_EPS1_"
+        "GRVW8_GSU1_GSUASB_ISA90a_K1_KLA_LPA0_MAC_PGR1_PLR1_SU32_SUS256_TT4_64_VW4_WG64_4_1_WGM8",
+        ("f16", (128, 128, 16), (32, 32, 8, 1), (2, 2)),
+        {"EdgeType": "ShiftPtr", "KernelLanguage": "Assembly", "MAC": "", "AssertFree0ElementMultiple": 2},
+    ),
+    (
+        "Cijk_Alik_Bljk_SB_MT32x64x32_AF0EM8_ASEM8_FL0_GRVW2_ISA908_MDA2_PGR1_PLR1_SU32_TT2_2_VAW1_VW2_WG16_32_1_WGM8",
+        ("f32", (32, 64, 32), None, None),
+        {"ThreadTile": (2, 2), "GlobalReadVectorWidth": 2, "WorkGroupMapping": 8},
+    ),
+    (
+        "Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB1_GSUAMB_ISA942_K1_LRVW4_MIWT1_1_WG16_4_4",
+        ("f32", (16, 16, 128), (16, 16, 4, 1), (1, 1)),
+        {"1LDSBuffer": 1, "GlobalSplitUAlgorithm": "MultipleBuffer"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "kernel", "parameters"), OTHER_YEARS, ids=["rocblas", "oldest", "newest"])
+def test_names_of_other_years(name: str, kernel: tuple[object, ...], parameters: dict[str, Any]) -> None:
+    found = decoded(name, gpu("mi210"))[0]
+    own = found.kernel.transposed()
+    grid = None if own.wave_m is None else (own.wave_m, own.wave_n)
+    assert (own.dtype, (own.tile_m, own.tile_n, own.tile_k), own.mfma, grid) == kernel
+    assert {p: found.parameters[p] for p in parameters} == parameters
+    assert own.waves
 
 
 @given(
