@@ -1,4 +1,4 @@
-"""The ranked list in the manner of nvMatmulHeuristics: a problem and configurations with predicted run times."""
+"""The ranked list in the manner of nvMatmulHeuristics: a problem, and the fields of its GemmConfig with run times."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
+from closedform.operators.gemm import Gemm
 
 from .kernel import Kernel
 from .rules import Rule
@@ -14,6 +15,8 @@ from .tool import Offer, Tool
 
 __all__ = ["TOOL"]
 
+#: Of its layout words, what says row-major.
+_ORDER = "_ROW_MAJOR"
 _SOURCE = "fields of GemmConfig in nvMatmulHeuristics"
 _RULES: tuple[Rule[Offer], ...] = (
     Rule("waves", "a grid, for the warp tile", _SOURCE, lambda o: o.kernel.wave_m is None or o.kernel.wave_n is None),
@@ -27,17 +30,26 @@ def _config(offer: Offer) -> dict[str, Any]:
     assert k.mfma is not None
     assert k.wave_m is not None
     assert k.wave_n is not None
+    tiles = {
+        "cta_tile": (k.tile_m, k.tile_n, k.tile_k),
+        "warp_tile": (k.tile_m // k.wave_m, k.tile_n // k.wave_n, k.tile_k),
+        "instr_tile": k.mfma[:3],
+    }
     return {
-        "cta_tile": [k.tile_m, k.tile_n, k.tile_k],
-        "warp_tile": [k.tile_m // k.wave_m, k.tile_n // k.wave_n, k.tile_k],
-        "instruction_tile": list(k.mfma[:3]),
-        "cluster": [1, 1],
+        **{f"{name}_{axis}": v for name, tile in tiles.items() for axis, v in zip("mnk", tile, strict=True)},
+        "layout": _layout(offer.op),
+        "cluster_m": 1,
+        "cluster_n": 1,
         "split_k": k.split_k or 1,
         "stages": k.stages or 2,
-        "cta_order": "row",
-        "cta_swizzle": k.group_m or 1,
+        "cta_order": 0,
+        "swizzle_factor": k.group_m or 1,
         "RUNTIME_S": None if offer.predicted_us is None else offer.predicted_us * 1e-6,
     }
+
+
+def _layout(op: Gemm) -> str:
+    return f"{op.layout}{_ORDER}"
 
 
 def _write(offers: tuple[Offer, ...]) -> str:
@@ -47,7 +59,7 @@ def _write(offers: tuple[Offer, ...]) -> str:
         "n": op.N,
         "k": op.K,
         "batch_count": op.batch,
-        "layout": f"{op.layout}_ROW_MAJOR",
+        "layout": _layout(op),
         "dtype_a": op.dtype,
         "dtype_b": op.dtype,
         "dtype_c": op.result,
@@ -67,20 +79,22 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
 
 
 def _kernel(problem: dict[str, Any], words: dict[str, Any]) -> Kernel:
-    tile, warp = words["cta_tile"], words["warp_tile"]
+    tile, warp, instruction = (
+        tuple(words[f"{name}_{axis}"] for axis in "mnk") for name in ("cta_tile", "warp_tile", "instr_tile")
+    )
     return Kernel(
         tile_m=tile[0],
         tile_n=tile[1],
         tile_k=tile[2],
         dtype=problem["dtype_a"],
         out_dtype=problem["dtype_d"],
-        layout=problem["layout"].removesuffix("_ROW_MAJOR"),
-        mfma=(*words["instruction_tile"], 1),
+        layout=problem["layout"].removesuffix(_ORDER),
+        mfma=(*instruction, 1),
         wave_m=tile[0] // warp[0],
         wave_n=tile[1] // warp[1],
         stages=words["stages"],
         split_k=words["split_k"],
-        group_m=words["cta_swizzle"],
+        group_m=words["swizzle_factor"],
     )
 
 

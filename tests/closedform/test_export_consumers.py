@@ -117,3 +117,58 @@ def test_flydsl_loads_the_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert loaded().to_dict() == json.loads(made.text)["config"]
     device["compute_units"] = 128
     assert loaded() is None
+
+
+def test_nvmatmulheuristics_has_every_field() -> None:
+    """Its configuration class takes what the file has, under the same names, and its layouts know ours."""
+    theirs = pytest.importorskip("nvMatmulHeuristics", reason="nvidia-matmul-heuristics is not installed")
+    made = export_gemm(OP, catalogue.get("mi300x"), "nvmatmul", count=3)
+    body = json.loads(made.text)
+    assert body["problem"]["layout"] in theirs.NvMatmulHeuristicsMatmulLayout.__members__
+    assert all(words.pop("RUNTIME_S") > 0 for words in body["configs"])
+    configs = set()
+    for words in body["configs"]:
+        config = theirs.GemmConfig()
+        assert set(words) <= set(vars(config))
+        for name, value in words.items():
+            setattr(config, name, value)
+        configs.add(config)
+    assert len(configs) == 3
+
+
+#: A product as TileLang kernels write it, with our keywords as its parameters.
+TILELANG = """
+import tilelang.language as T
+
+
+def product(M, N, K, block_M, block_N, block_K, num_stages, thread_num, k_pack, enable_rasteration, panel_size):
+    @T.prim_func
+    def main(A: T.Tensor((M, K), "bfloat16"), B: T.Tensor((N, K), "bfloat16"), C: T.Tensor((M, N), "bfloat16")):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=thread_num) as (bx, by):
+            a = T.alloc_shared((block_M, block_K), "bfloat16")
+            b = T.alloc_shared((block_N, block_K), "bfloat16")
+            c = T.alloc_fragment((block_M, block_N), "float32")
+            T.use_swizzle(panel_size=panel_size, enable=enable_rasteration)
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+                T.copy(A[by * block_M, k * block_K], a)
+                T.copy(B[bx * block_N, k * block_K], b)
+                T.gemm(a, b, c, transpose_B=True)
+            T.copy(c, C[by * block_M, bx * block_N])
+
+    return main
+"""
+
+
+def test_tilelang_builds_a_gemm_from_every_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keywords are those of a kernel function, and its tuner takes the list."""
+    tilelang = pytest.importorskip("tilelang", reason="tilelang is not installed")
+    configs = json.loads(export_gemm(OP, catalogue.get("mi300x"), "tilelang", count=3).text)
+    (tmp_path / "tilelang_product.py").write_text(TILELANG)
+    monkeypatch.syspath_prepend(tmp_path)
+    product = importlib.import_module("tilelang_product").product
+    sys.modules.pop("tilelang_product")
+    assert tilelang.autotune(configs=configs)(tilelang.jit(product)) is not None
+    for words in configs:
+        text = product(OP.M, OP.N, OP.K, **words).script()
+        assert str(words["block_K"]) in text
