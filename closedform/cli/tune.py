@@ -19,6 +19,7 @@ from .options import (
     stack,
 )
 from .output import notice, print_json
+from .predict import causal_option
 from .progress import tuning_progress
 
 __all__ = ["tune"]
@@ -105,6 +106,7 @@ def gemm(hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
 
 @tune.command()
 @attention_options
+@causal_option
 @_tune_options
 @common_options
 def attention(hw: str | None, cus: int | None, as_json: bool, **values: Any) -> None:
@@ -162,13 +164,14 @@ def _run(
     pool_maturity: float,
     grid: bool,
     plot: str | None,
+    causal: bool = False,
 ) -> None:
     from closedform.tuning.descent import Plan
     from closedform.tuning.measuring import Budget
     from closedform.tuning.report import trajectory_text
     from closedform.tuning.session import Source, run_tuning
 
-    source = Source(_evaluator(evaluator), table, client, blocks, start)
+    source = Source(_evaluator(evaluator), table, client, blocks, start, causal)
     limit = Budget(budget, seconds)
     with tuning_progress(budget) as seen:
         done = run_tuning(

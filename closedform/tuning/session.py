@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, ClosedformError, near_names
+from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
 
 from .descent import Plan, descend
@@ -34,13 +36,14 @@ class NothingMeasured(ClosedformError):
 @dataclass(frozen=True, slots=True)
 class Source:
     """What measures: the evaluator's name, the table that it replays, TensileLite's client, workgroups that `profile`
-    runs; `start` is derive, select, or a kernel of another tool."""
+    runs; `start` is derive, select, or a kernel of another tool; `causal` of attention in a table or of the model."""
 
     evaluator: str
     table: Path | None = None
     client: str = ""
     blocks: int = 2
     start: str = ""
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,9 @@ def meter_of(op: Any, hw: HardwareDescriptor, source: Source, **meter: Any) -> M
     """
     if source.evaluator not in EVALUATORS:
         raise BadInput(f"no evaluator {source.evaluator!r}: {near_names(source.evaluator, EVALUATORS)}")
-    if source.evaluator in ("table", "tensilelite") and not isinstance(op, Gemm):
-        raise BadInput(f"the evaluator {source.evaluator} times matrix products, not {op.name}")
+    known = {"table": (Gemm, Attention), "tensilelite": (Gemm,)}.get(source.evaluator)
+    if known is not None and not isinstance(op, known):
+        raise BadInput(f"the evaluator {source.evaluator} does not time {op.name}")
     if source.evaluator == "table":
         space, evaluator = _table(op, hw, source)
     elif source.evaluator == "tensilelite":
@@ -72,8 +76,7 @@ def meter_of(op: Any, hw: HardwareDescriptor, source: Source, **meter: Any) -> M
     return Meter(space, evaluator, **meter)
 
 
-def _table(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
-    from .lattice_space import LatticeSpace
+def _table(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
     from .table import TableEvaluator, read_landscapes
 
     if source.table is None:
@@ -81,10 +84,28 @@ def _table(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Space, Eva
     if source.start not in ("", "select"):
         raise BadInput(f"--start {source.start}: a table's search starts from select")
     for landscape in read_landscapes(source.table, hw):
-        own = landscape.op
-        if (own.M, own.N, own.K, own.dtype, own.layout) == (op.M, op.N, op.K, op.dtype, op.layout):
-            return LatticeSpace(own, hw), TableEvaluator(landscape)
-    raise BadInput(f"{source.table} has no product M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}")
+        # Of a product the table's type of D is taken, and leading dimensions are tight.
+        own = op if isinstance(op, Attention) else dataclasses.replace(landscape.op, **_shape(op))
+        if landscape.op == own and landscape.causal == source.causal:
+            return _lattice(landscape.op, hw, source.causal), TableEvaluator(landscape)
+    raise BadInput(f"{source.table} has not {_described(op, source.causal)}")
+
+
+def _shape(op: Gemm) -> dict[str, Any]:
+    return {name: getattr(op, name) for name in ("M", "N", "K", "batch", "dtype", "layout")}
+
+
+def _described(op: Gemm | Attention, causal: bool) -> str:
+    if isinstance(op, Attention):
+        masked = ", causal" if causal else ""
+        return f"the attention batch={op.batch} heads={op.heads} L={op.L_q} d={op.d} {op.dtype}{masked}"
+    return f"the product M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
+
+
+def _lattice(op: Gemm | Attention, hw: HardwareDescriptor, causal: bool) -> Space:
+    from .lattice_space import attention_space, gemm_space
+
+    return attention_space(op, hw, causal) if isinstance(op, Attention) else gemm_space(op, hw)
 
 
 def _tensilelite(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
@@ -108,11 +129,11 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     from .starts import overrides_of, start_kernel
 
     space: Space
-    if isinstance(op, Gemm) and source.evaluator == "model" and hw.wavefront_size != _WAVE:
-        from .lattice_space import LatticeSpace
-
-        space = LatticeSpace(op, hw)
+    if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != _WAVE:
+        space = _lattice(op, hw, source.causal)
         return space, ModelEvaluator(space)
+    if source.causal:
+        raise BadInput("--causal: emitted attention has no mask yet; a table or a GPU of the model alone has")
     overrides: dict[str, Any] = {}
     if source.start not in ("", "derive"):
         if not isinstance(op, Gemm):

@@ -36,7 +36,7 @@ from closedform.tuning.descent import Plan, descend
 from closedform.tuning.evaluator import EvaluationFailed
 from closedform.tuning.grid import one_shot
 from closedform.tuning.journal import Journal, JournalError, Record
-from closedform.tuning.lattice_space import LatticeSpace
+from closedform.tuning.lattice_space import attention_space, gemm_space
 from closedform.tuning.measuring import Budget, Meter
 from closedform.tuning.operator_space import OperatorSpace
 from closedform.tuning.session import NothingMeasured, Source, meter_of, run_tuning
@@ -51,6 +51,7 @@ Run = Callable[..., Result]
 RunJson = Callable[..., Any]
 
 LANDSCAPE = Path(__file__).parent / "data" / "h200_landscape.csv"
+ATTENTION_LANDSCAPE = LANDSCAPE.with_name("h200_attention_landscape.csv")
 MI300X = catalogue.get("mi300x")
 PRODUCT = Gemm(4096, 4096, 4096, dtype="bf16")
 
@@ -298,12 +299,14 @@ def test_a_mature_pool_leaves_the_tile_round_out() -> None:
 # Evaluators and spaces
 
 
-def test_the_landscape_is_searched_well_within_40_measurements() -> None:
-    """benchmarks/tune_h200_gemm.py prints the same for every product of the measured table."""
+@pytest.mark.parametrize("table", [LANDSCAPE, ATTENTION_LANDSCAPE], ids=["gemm", "attention"])
+def test_the_landscape_is_searched_well_within_40_measurements(table: Path) -> None:
+    """benchmarks/tune_h200.py prints the same for every problem of the measured tables."""
     hw = catalogue.get("h200")
     shares, grids = [], []
-    for landscape in read_landscapes(LANDSCAPE, hw):
-        space = LatticeSpace(landscape.op, hw)
+    for landscape in read_landscapes(table, hw):
+        op = landscape.op
+        space = attention_space(op, hw, landscape.causal) if isinstance(op, Attention) else gemm_space(op, hw)
         evaluator = TableEvaluator(landscape)
         found = descend(Meter(space, evaluator, Journal(), Budget(evaluations=40)))
         cold = one_shot(Meter(space, evaluator, Journal(), Budget(evaluations=40)))
@@ -376,9 +379,12 @@ def test_the_models_best_is_a_start() -> None:
     [
         (PRODUCT, Source("moddel"), BadInput, "did you mean model"),
         (PRODUCT, Source("table"), BadInput, "needs --table"),
-        (PRODUCT, Source("table", LANDSCAPE), BadInput, "has no product"),
+        (PRODUCT, Source("table", LANDSCAPE), BadInput, "has not the product"),
         (PRODUCT, Source("table", LANDSCAPE, start="derive"), BadInput, "starts from select"),
-        (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "times matrix products"),
+        (OPERATORS[3], Source("table", LANDSCAPE), BadInput, "does not time conv2d"),
+        (OPERATORS[2], Source("table", ATTENTION_LANDSCAPE), BadInput, "has not the attention"),
+        (OPERATORS[2], Source("tensilelite"), BadInput, "does not time attention"),
+        (OPERATORS[2], Source("model", causal=True), BadInput, "has no mask"),
         (OPERATORS[2], Source("model", start="select"), BadInput, "starts from derive"),
         (OPERATORS[3], Source("model"), BadInput, "times no tiles"),
         (Softmax(4, 4), Source("model"), BadInput, "has no rounds"),
@@ -405,6 +411,34 @@ def test_the_device_is_needed_for_device() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises((NoDevice, MissingDependency)):
         meter_of(PRODUCT, MI300X, Source("device"))
+
+
+def test_the_device_evaluator_times_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the GPU: launches and knobs arrive, another GPU is refused, and so is a number of none."""
+    from closedform import bench, device
+    from closedform.device import Device
+    from closedform.tuning.device import DeviceEvaluator
+
+    monkeypatch.setattr(device, "launch_device", lambda: Device("gfx942", 304))
+    asked: list[dict[str, Any]] = []
+
+    def timed(op: Any, hw: Any, **values: Any) -> bench.Timing:
+        asked.append(values)
+        return bench.Timing("kernel", hw.name, 12.5, 12.0, values["repeats"], 2, 1.0, 1.0)
+
+    monkeypatch.setattr(bench, "bench_operator", timed)
+    meter = meter_of(PRODUCT, MI300X, Source("device"), budget=Budget(evaluations=2))
+    found = descend(meter)
+    assert (found.start_us, found.measurements) == (12.5, 2)
+    assert asked[0]["tile_m"] == found.start["tile_m"]
+    assert asked[0]["repeats"] > 0
+    with pytest.raises(BadInput, match="at least 1 of each"):
+        DeviceEvaluator(PRODUCT, MI300X, repeats=0)
+    with pytest.raises(BadInput, match="mi355x is gfx950"):
+        meter_of(PRODUCT, catalogue.get("mi355x"), Source("device"))
+    monkeypatch.setattr(bench, "buffer_sets", lambda op, hw: 0)
+    with pytest.raises(BadInput, match="no copies"):
+        DeviceEvaluator(PRODUCT, MI300X)
 
 
 def test_nothing_measured_is_said() -> None:
@@ -472,6 +506,13 @@ def test_json_follows_its_schema(run_json: RunJson, tmp_path: Path) -> None:
     assert answer["measurements"] <= 40
     assert answer["grid"]["method"] == "grid"
     assert plot.read_text().startswith("<?xml")
+
+
+def test_attention_of_a_table(run_json: RunJson) -> None:
+    shape = ("--L", 1024, "--d", 128, "--heads", 16, "--batch", 16, "--dtype", "bf16", "--hw", "h200")
+    answer = run_json("tune", "attention", *shape, "--evaluator", "table", "--table", ATTENTION_LANDSCAPE)
+    assert answer["best"]["tile_q"] >= 16
+    assert answer["best_us"] <= answer["start_us"]
 
 
 def test_a_journal_is_resumed_by_the_command(run_json: RunJson, tmp_path: Path) -> None:
