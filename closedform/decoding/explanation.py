@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.interop.kernel import Kernel
 from closedform.interop.offers import kernel_of, predicted_us
@@ -118,7 +117,7 @@ def explained(
     """
     k = found.kernel
     own = found.types[0] if found.types else kind
-    bits = None if own is None else kind_bits(dtype(own).name if own == k.dtype else own)
+    bits = None if own is None else kind_bits(own)
     needs = needs_of(found, hw, bits)
     reasons = reasons_against(found, hw, needs)
     op = _product(found, hw, found.problem or shape, kind)

@@ -39,14 +39,7 @@ def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
     """
     path = Path(what)
     if _is_file(path):
-        try:
-            return _file(path.read_text(encoding="utf-8"), hw)
-        except UnicodeDecodeError:
-            raise Undecodable(f"{path}: not a text file") from None
-        except Undecodable as error:
-            raise Undecodable(f"{path}: {error}") from None
-        except BadInput as error:
-            raise BadInput(f"{path}: {error}") from None
+        return _read(path, hw)
     if what.startswith("Custom_") or is_solution_name(what):
         return [decoded_name(what, hw)]
     if what.startswith("hgemm_"):
@@ -57,6 +50,19 @@ def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
         f"{what!r} is neither a file nor a kernel name that is known: Cijk_.. (TensileLite, rocBLAS), hgemm_.. "
         "(FlyDSL), flydsl_.. and a8w8_.. (AITER)"
     )
+
+
+def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
+    """The kernels of a file; errors name it. What its format lacks or has of another kind is an error of the file."""
+    try:
+        return _file(path.read_text(encoding="utf-8"), hw)
+    except UnicodeDecodeError:
+        raise Undecodable(f"{path}: not a text file") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except (BadInput, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        what = str(error) if isinstance(error, BadInput) else f"not as its format wants: {error!r}"
+        raise Undecodable(f"{path}: {what}") from None
 
 
 def _is_file(path: Path) -> bool:

@@ -69,7 +69,7 @@ def decoded_solution(name: SolutionName, own: dict[str, Any], hw: HardwareDescri
         lds_bytes=_lds_bytes(name, own),
         parameters=own,
         epilogue=problem.epilogue,
-        refusals=tuple(f"{rule.name}: {rule.text}" for rule in broken_rules(RULES, solution)),
+        refusals=tuple(rule.described for rule in broken_rules(RULES, solution)),
         notes=notes,
     )
 

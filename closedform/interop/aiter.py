@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -24,6 +25,7 @@ HEADER = (
     *("gfx", "cu_num", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "libtype", "solidx"),
     *("splitK", "us", "kernelName", "err_ratio", "tflops", "bw"),
 )
+_LANES = 64
 TILES_M = (16, 32, 48, 64, 80, 96, 128, 256)
 TILES = (64, 128, 256)
 _TORCH = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32"}
@@ -35,8 +37,10 @@ _FLYDSL = re.compile(
     r"_block_m_warp(?P<wm>\d+)_block_n_warp(?P<wn>\d+)(?:_block_k_warp(?P<wk>\d+))?(?P<rest>(?:_\w+)?)"
 )
 _PRESHUFFLE = re.compile(r"flydsl_bpreshu(?:ff|fl)le_(\d+)x(\d+)x(\d+)_(\w+?)_(\w+?)_(\w+?)_.*")
+#: Blockscale names have the widths of loads in front of the instruction, and older ones no repeats behind it.
 _CK = re.compile(
-    r"a8w8_\w+?_(?P<threads>\d+)x(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<xm>\d+)x(?P<xn>\d+)_(?P<rm>\d+)x(?P<rn>\d+)_.*"
+    r"a8w8_(?:(?P<scaled>blockscale)_\d+x\d+x\d+|\w+?)_(?P<threads>\d+)x(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
+    r"(?(scaled)_\d+x\d+)_(?P<xm>\d+)x(?P<xn>\d+)(?:_(?P<rm>\d+)x(?P<rn>\d+))?_\d+x\d+x\d+_.*"
 )
 
 
@@ -107,28 +111,24 @@ def kernel_of_name(name: str) -> Kernel:
         return Kernel(tile_m=int(match[1]), tile_n=int(match[2]), tile_k=int(match[3]), layout="NT")
     match = _CK.fullmatch(name)
     if match is not None:
-        m, n = int(match["m"]), int(match["n"])
+        return _ck_kernel(name, match)
+    raise BadInput(f"{name!r} is no kernel name of AITER that is known here: flydsl_gemm.. and a8w8_..")
+
+
+def _ck_kernel(name: str, match: re.Match[str]) -> Kernel:
+    """The kernel of CK's name; waves along a side are its tile over the instructions of a wave along it."""
+    m, n = int(match["m"]), int(match["n"])
+    grid: dict[str, int] = {"waves": int(match["threads"]) // _LANES}
+    if match["rm"]:
         along_m, along_n = int(match["xm"]) * int(match["rm"]), int(match["xn"]) * int(match["rn"])
-        if m % along_m or n % along_n:
-            raise BadInput(f"{name}: a tile of {m}x{n} is not whole parts of {along_m}x{along_n}")
-        return Kernel(
-            tile_m=m,
-            tile_n=n,
-            tile_k=int(match["k"]),
-            layout="NT",
-            mfma_m=int(match["xm"]),
-            wave_m=m // along_m,
-            wave_n=n // along_n,
-        )
-    raise BadInput(
-        f"{name!r} is no kernel name of AITER that is known here: flydsl_gemm.., flydsl_bpreshuflle.., a8w8_.."
-    )
+        if m % along_m or n % along_n or m * n * _LANES != along_m * along_n * int(match["threads"]):
+            raise BadInput(f"{name}: {match['threads']} threads with {along_m}x{along_n} a wave are no tile of {m}x{n}")
+        grid |= {"wave_m": m // along_m, "wave_n": n // along_n}
+    return Kernel(tile_m=m, tile_n=n, tile_k=int(match["k"]), layout="NT", mfma_m=int(match["xm"]), **grid)
 
 
 def kernel_of_row(row: dict[str, str], hw: HardwareDescriptor) -> Kernel:
     """The kernel of a table's row: that of its name, with the split of its column."""
-    import dataclasses
-
     if not row.get("kernelName"):
         raise BadInput("a row without kernelName")
     kernel = kernel_of_name(row["kernelName"])

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from closedform.emission import write_set
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, near_names
 from closedform.operators.gemm import Gemm
-from closedform.writing import write_together
 
 from . import flydsl, hipblaslt, tensilelite
 from .offers import accepted, derived_offer, ranked_offers
@@ -49,8 +49,8 @@ class Export:
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> Path:
-        """Write the file whole into `folder`."""
-        write_together(folder, {self.file: self.text.encode()})
+        """Write the file whole into `folder`; BadInput where that is not possible."""
+        write_set(folder, {self.file: self.text}, ())
         return folder / self.file
 
     def to_json(self, path: Path | None) -> dict[str, Any]:

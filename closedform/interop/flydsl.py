@@ -74,7 +74,8 @@ _RULES: tuple[Rule[Offer], ...] = (
 
 _NAME = re.compile(
     r"hgemm_(?P<kind>[a-z]+\d*)(?P<out>_fp32)?_t(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)x(?P<stages>\d+)_ks(?P<split>1|d)"
-    r"_w(?P<wm>\d+)x(?P<wn>\d+)x(?P<wk>\d+)_gm(?P<group>\d+)_bias\w+?_l(?P<a>[nt])(?P<b>[nt])_(?:phti|pft)"
+    r"_w(?P<wm>\d+)x(?P<wn>\d+)x(?P<wk>\d+)"
+    r"(?:_gm(?P<group>\d+))?(?:_bias\w+?)?(?:_l(?P<a>[nt])(?P<b>[nt]))?(?:_phti|_pft)?"
 )
 _KINDS = {"bf16": "bf16", "fp16": "f16", "f16": "f16", "half": "f16"}
 #: The instruction that the half-precision GEMM is written with.
@@ -97,14 +98,14 @@ def kernel_of_name(name: str) -> Kernel:
         tile_k=int(match["k"]),
         dtype=kind,
         out_dtype="f32" if match["out"] else kind,
-        layout=f"{match['a']}{match['b']}".upper(),
+        layout=f"{match['a']}{match['b']}".upper() if match["a"] else None,
         mfma=INSTRUCTION,
         wave_m=int(match["wm"]),
         wave_n=int(match["wn"]),
         wave_k=int(match["wk"]),
         stages=int(match["stages"]),
         split_k=1 if match["split"] == "1" else None,
-        group_m=int(match["group"]) or None,
+        group_m=int(match["group"] or 0) or None,
     )
 
 

@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from closedform.hw.errors import BadInput
+from closedform.hw.dtypes import DTYPES
+from closedform.hw.errors import BadInput, near_names
+from closedform.operators.gemm import LAYOUTS
 
 __all__ = ["Kernel", "transposed_layout"]
 
@@ -41,10 +43,22 @@ class Kernel:
     waves_per_simd: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tile_m", "tile_n", "tile_k"):
+        for name in ("tile_m", "tile_n", "tile_k", "wave_k"):
+            _check_number(name, getattr(self, name))
+        for name in _COUNTS:
+            if getattr(self, name) is not None:
+                _check_number(name, getattr(self, name), least=int(name != "stream_k"))
+        if self.mfma is not None:
+            if not isinstance(self.mfma, tuple) or len(self.mfma) != 4:
+                raise BadInput(f"mfma={self.mfma!r} must be rows, columns, depth and blocks")
+            for value in self.mfma:
+                _check_number("mfma", value)
+        for name in ("dtype", "out_dtype"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{name}={value!r} must be a whole number of at least 1")
+            if value is not None and (not isinstance(value, str) or value not in DTYPES):
+                raise BadInput(f"{name}={value!r} is no type: {near_names(str(value), DTYPES)}")
+        if self.layout is not None and self.layout not in LAYOUTS:
+            raise BadInput(f"layout={self.layout!r} must be one of {', '.join(LAYOUTS)}")
         if self.mfma is not None and self.mfma_m is None:
             object.__setattr__(self, "mfma_m", self.mfma[0])
         if self.wave_m is not None and self.wave_n is not None and self.waves is None:
@@ -82,6 +96,15 @@ class Kernel:
             for name, value in values.items()
             if value is not None
         }
+
+
+#: Fields that are counts where they are known.
+_COUNTS = ("mfma_m", "wave_m", "wave_n", "waves", "stages", "split_k", "stream_k", "group_m", "waves_per_simd")
+
+
+def _check_number(name: str, value: object, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(f"{name}={value!r} must be a whole number of at least {least}")
 
 
 def transposed_layout(layout: str) -> str:

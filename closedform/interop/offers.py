@@ -120,7 +120,7 @@ def accepted(tool: Tool, offer: Offer, whole: bool = False) -> tuple[Offer, tupl
             pairs = ((n, getattr(offer.kernel, n), getattr(kernel, n)) for n in ("xcds", "stages", "tile_k"))
             changes = ", ".join(f"{name} {was} -> {now}" for name, was, now in pairs if was != now)
             return changed, (f"{changes}, since {tool.title} refuses more: {broken[0].text}",)
-    reasons = "; ".join(f"{rule.name}: {rule.text}" for rule in broken)
+    reasons = "; ".join(rule.described for rule in broken)
     raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons}")
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from closedform.hw.errors import ClosedformError
 
-__all__ = ["Refused", "Rule", "broken_rules", "refuse_broken"]
+__all__ = ["Refused", "Rule", "broken_rules"]
 
 T = TypeVar("T")
 
@@ -32,14 +32,11 @@ class Rule(Generic[T]):
     broken: Callable[[T], bool]
     since: str = ""
 
+    @property
+    def described(self) -> str:
+        return f"{self.name}: {self.text}" + (f" (from {self.since} on)" if self.since else "")
+
 
 def broken_rules(rules: Iterable[Rule[T]], value: T) -> tuple[Rule[T], ...]:
     """The rules that the value breaks, in their order."""
     return tuple(rule for rule in rules if rule.broken(value))
-
-
-def refuse_broken(tool: str, rules: Iterable[Rule[T]], value: T) -> None:
-    """Raises Refused, naming every rule of the tool that the value breaks."""
-    broken = broken_rules(rules, value)
-    if broken:
-        raise Refused(f"{tool} refuses this kernel: " + "; ".join(f"{rule.name}: {rule.text}" for rule in broken))

@@ -13,8 +13,8 @@ from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 
 from .kernel import Kernel
-from .rules import Rule, broken_rules
-from .tensilelite_rules import RULES, Solution
+from .rules import Rule
+from .tensilelite_rules import RULES, VALID, Solution, invalid_values
 from .tensilelite_types import family_of, letters_of
 from .tool import Offer, Tool
 
@@ -23,7 +23,6 @@ __all__ = ["ROUNDS", "TOOL", "benchmark", "kernel_of_parameters", "load_yaml", "
 _SOURCE = "validParameters of TensileLite"
 WAVES_OF_A_SIDE = (1, 2, 4)
 WAVE_TILE_MOST = 32
-CHIPLETS = (1, 2, 4, 8, 16, 32)
 #: Stream-K that ends with whole tiles; its grid is the compute units.
 TWO_TILE_STREAM_K = 3
 
@@ -35,7 +34,7 @@ ROUNDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
     "mapping": {
         "WorkGroupMapping": (1, 2, 4, 8, 16, 32),
-        "WorkGroupMappingXCC": CHIPLETS,
+        "WorkGroupMappingXCC": tuple(sorted(VALID["WorkGroupMappingXCC"])),
         "StaggerU": (0, 4, 8, 16, 32),
     },
     "reads": {
@@ -136,12 +135,16 @@ def _lds(offer: Offer) -> bool:
     return needed > offer.hw.lds_max_per_workgroup_bytes
 
 
+def _invalid(offer: Offer) -> tuple[str, ...]:
+    return invalid_values(parameters_of_offer(offer))
+
+
 _OFFER_RULES: tuple[Rule[Offer], ...] = (
     Rule("waves", "1, 2 or 4 along each side, and an instruction of one block", _SOURCE, _grid),
     Rule("wave tile", f"1 to {WAVE_TILE_MOST} whole instructions of a wave along each side", _SOURCE, _whole),
     Rule("groups", "waves do not share a k step here", _SOURCE, lambda o: o.kernel.wave_k != 1),
     Rule("prefetch", "1 to 3 tiles under way", _SOURCE, lambda o: not 1 <= (o.kernel.stages or 2) <= 3),
-    Rule("chiplets' number", f"one of {CHIPLETS}", _SOURCE, lambda o: (o.kernel.xcds or 1) not in CHIPLETS),
+    Rule("values", "those of its validParameters", _SOURCE, lambda o: not _grid(o) and bool(_invalid(o))),
     Rule("LDS", "A and B, twice unless 1LDSBuffer, fit MaxLDS", _SOURCE, _lds),
     *(_solution_rule(rule) for rule in RULES),
 )
@@ -276,13 +279,6 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     if not isinstance(body, dict) or "BenchmarkProblems" not in body:
         raise BadInput("not a benchmark file of TensileLite: no BenchmarkProblems")
     return tuple(kernel_of_parameters(problem, own, hw) for problem, own in pinned(body))
-
-
-def refused_values(offer: Offer, own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the rules that the offer's solution would break with those parameters."""
-    solution = _solution(offer)
-    changed = Solution({**solution.parameters, **own}, solution.layout, solution.num_cus, solution.elem_bytes)
-    return tuple(rule.name for rule in broken_rules(RULES, changed))
 
 
 _CARRIES = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from .rules import Rule
 
-__all__ = ["RULES", "Solution"]
+__all__ = ["RULES", "VALID", "Solution", "invalid_values"]
 
 _SOURCE = "rejections of TensileLite's SolutionStructs.py"
 _TUNING = "rejections that dominate tuning logs of gfx942 and gfx950"
@@ -20,6 +20,9 @@ STREAM_K_WAVES = 4
 #: Bytes that one lane's access to memory or LDS moves at most.
 ACCESS_BYTES = 16
 ARCH_REGISTERS = 256
+_READ_WIDTHS = (-2, -1, 1, 2, 3, 4, 6, 8, 16)
+_WIDTHS = (-1, 1, 2, 3, 4, 6, 8)
+_PADS = (-1, 0, 1, 2, 3, 4, 8, 16, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,40 @@ def _accumulators(solution: Solution) -> bool:
         return False
     m, n, _, blocks = instruction[:4]
     return bool(tile[0] * tile[1] * m * n * blocks // 64 > ARCH_REGISTERS)
+
+
+#: Values that TensileLite takes, of parameters that an export or a tuning round sets.
+VALID: Mapping[str, frozenset[Any]] = {
+    "1LDSBuffer": frozenset((-1, 0, 1)),
+    "DepthU": frozenset(range(2, 1025)),
+    "DirectToLds": frozenset((0, 1)),
+    "GlobalReadVectorWidthA": frozenset(_READ_WIDTHS),
+    "GlobalReadVectorWidthB": frozenset(_READ_WIDTHS),
+    "GlobalSplitU": frozenset(range(1025)),
+    "GlobalSplitUAlgorithm": frozenset(("SingleBuffer", "MultipleBuffer", "MultipleBufferSingleKernel")),
+    "LdsBlockSizePerPadA": frozenset((-1, 0, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)),
+    "LdsBlockSizePerPadB": frozenset((-1, 0, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)),
+    "LdsPadA": frozenset(_PADS),
+    "LdsPadB": frozenset(_PADS),
+    "LocalReadVectorWidth": frozenset((-1, *range(1, 17))),
+    "PrefetchGlobalRead": frozenset((0, 1, 2)),
+    "PrefetchLocalRead": frozenset(range(129)),
+    "ScheduleIterAlg": frozenset((0, 1, 2, 3)),
+    "SourceSwap": frozenset((0, 1)),
+    "StaggerU": frozenset((0, 2, 4, 8, 16, 32, 64)),
+    "StoreVectorWidth": frozenset(_WIDTHS),
+    "StreamK": frozenset(range(6)),
+    "TransposeLDS": frozenset((-1, 0, 1, 2)),
+    "VectorWidthA": frozenset(_WIDTHS),
+    "VectorWidthB": frozenset(_WIDTHS),
+    "WorkGroupMapping": frozenset(range(-1024, 1025)),
+    "WorkGroupMappingXCC": frozenset((1, 2, 4, 8, 16, 32)),
+}
+
+
+def invalid_values(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parameters whose value TensileLite does not take, among those that `VALID` knows."""
+    return tuple(name for name, value in parameters.items() if name in VALID and value not in VALID[name])
 
 
 RULES: tuple[Rule[Solution], ...] = (

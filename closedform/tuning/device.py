@@ -8,9 +8,9 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
+from closedform.visitors.compile import installed_version
 
 from .candidate import Candidate
-from .profiled import installed_version
 
 __all__ = ["DeviceEvaluator"]
 

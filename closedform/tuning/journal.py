@@ -7,6 +7,7 @@ format; a task's identity is one line, and its measurements refer to it by its d
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -65,8 +66,11 @@ class Journal:
         self._lines = 0
         if path is None:
             return
-        _create(path)
-        self.refresh()
+        try:
+            _create(path)
+            self.refresh()
+        except OSError as error:
+            raise JournalError(f"cannot open {path}: {error.strerror}") from None
         if not self._lines:
             raise JournalError(f"{path}: empty, not even the first line of a journal; the file is left as it is")
 
@@ -100,9 +104,7 @@ class Journal:
                         "failure": record.failure,
                     }
                 )
-                os.lseek(handle, 0, os.SEEK_END)
-                os.write(handle, lines)
-                os.fsync(handle)
+                _append(handle, lines)
                 self._take(handle)
         return self._records[record.key]
 
@@ -139,6 +141,18 @@ class Journal:
                 self._records.setdefault(record.key, record)
         except (ValueError, TypeError, KeyError) as error:
             raise JournalError(f"{self.path}, line {self._lines}: {error}; the file is left as it is") from None
+
+
+def _append(handle: int, lines: bytes) -> None:
+    """Write the lines at the end and sync them; OSError, and the file as it was, where not all of them fit."""
+    end = os.lseek(handle, 0, os.SEEK_END)
+    try:
+        if os.write(handle, lines) < len(lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(handle, end)
+        raise
+    os.fsync(handle)
 
 
 def _line(values: dict[str, Any]) -> bytes:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.visitors.compile import installed_version
 from closedform.visitors.feasibility import derive
 
 from .candidate import Candidate
 from .evaluator import EvaluationFailed
 
-__all__ = ["ProfileEvaluator", "installed_version"]
-
-
-def installed_version(package: str) -> str | None:
-    """The version of a package, None where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+__all__ = ["ProfileEvaluator"]
 
 
 @dataclass(frozen=True, slots=True)

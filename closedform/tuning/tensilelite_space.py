@@ -10,7 +10,7 @@ from closedform.decoding.errors import Undecodable
 from closedform.decoding.matrix_instruction import nine_of
 from closedform.interop.rules import broken_rules
 from closedform.interop.tensilelite import ROUNDS, parameters_of_offer, problem_type
-from closedform.interop.tensilelite_rules import RULES, Solution
+from closedform.interop.tensilelite_rules import RULES, Solution, invalid_values
 from closedform.interop.tool import Offer
 
 from .candidate import Candidate, Round, Value
@@ -100,7 +100,7 @@ class TensileliteSpace:
         }
         layout = offer.kernel.transposed().layout or "NN"
         solution = Solution(known, layout, hw.num_cus, (offer.elem_bytes,) * 2)
-        return None if broken_rules(RULES, solution) else own
+        return None if broken_rules(RULES, solution) or invalid_values(parameters) else own
 
     def predicted_us(self, candidate: Candidate) -> float | None:
         from closedform.interop.offers import predicted_us

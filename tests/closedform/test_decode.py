@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import Result
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -24,8 +25,12 @@ from closedform.decoding.problem_name import problem_of
 from closedform.decoding.readers import decoded
 from closedform.hw import catalogue
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
 from closedform.interop.aiter import HEADER
+from closedform.interop.exporting import export_gemm
 from closedform.interop.tensilelite_rules import RULES, Solution
+from closedform.interop.tools import TOOLS
+from closedform.operators.gemm import Gemm
 from closedform.schemas import schema
 
 Run = Callable[..., Result]
@@ -297,6 +302,27 @@ def test_aiter_rows(tmp_path: Path) -> None:
     assert (found.kernel.tile_m, found.kernel.tile_n, found.kernel.wave_m, found.kernel.wave_n) == (128, 64, 2, 2)
 
 
+def test_an_exponent_of_a_table_is_a_split(tmp_path: Path) -> None:
+    """Of CK's kernels splitK is an exponent; the rows of 8-bit tables name the type of W."""
+    name = "a8w8_blockscale_1x128x128_256x16x128x256_16x16_16x16_1x2_16x16x1_16x16x1_1x16x1x16_8_1x2_intrawave_v1"
+    header = "gfx,cu_num,M,N,K,q_dtype_w,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
+    path = tmp_path / "a8w8_blockscale_tuned_gemm.csv"
+    path.write_text(f"{header}\ngfx942,304,16,1536,7168,torch.float8_e4m3fnuz,ck,3,2,9.5,{name},1,2,0.0\n")
+    (found,) = decoded(str(path), gpu())
+    assert (found.kernel.split_k, found.kernel.dtype, found.kernel.tile_m) == (4, "fp8_e4m3fnuz", 16)
+    assert (found.kernel.wave_m, found.kernel.wave_n, found.kernel.mfma_m) == (1, 4, 16)
+    older = name.replace("_1x2_16x16x1_16x16x1", "_16x16x1_16x16x1")
+    (found,) = decoded(older, gpu())
+    assert (found.kernel.wave_m, found.kernel.waves, found.kernel.tile_n) == (None, 4, 128)
+    with pytest.raises(BadInput, match="no tile of"):
+        decoded(name.replace("_1x2_16x16x1_16x16x1", "_1x4_16x16x1_16x16x1"), gpu())
+
+
+def test_a_short_name_of_flydsl() -> None:
+    kernel = decoded("hgemm_bf16_t48x64x128x3_ksd_w1x4x1", gpu("mi355x"))[0].kernel
+    assert (kernel.tile_m, kernel.stages, kernel.wave_n, kernel.split_k, kernel.layout) == (48, 3, 4, None, None)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "layout"),
     [
@@ -375,6 +401,40 @@ def test_text_and_status(run: Run, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     assert run("decode", binary).exit_code == 2
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 300) | st.sampled_from(("", "bf16", "NT", "x", "MultipleBuffer")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("any", "values", "M", "kwargs")), inner)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_spoilt_file_is_bad_input(tmp_path: Path, data: st.DataObject) -> None:
+    """Whatever replaces a value of what export wrote: the file is read, or refused by name."""
+    tool = data.draw(st.sampled_from([t for t in TOOLS if t.suffix not in (".py", ".mlir")]))
+    made = export_gemm(Gemm(1024, 1024, 1024, dtype="bf16", layout="NT"), gpu(), tool.name, form=tool.suffix)
+    loaded = tool.suffix in (".yaml", ".json", ".autotune.json")
+    body = yaml.safe_load(made.text) if loaded else made.text.split(",")
+    place: Any = body
+    while isinstance(place, (dict, list)) and place:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
+            place[key] = data.draw(VALUES)
+            break
+        place = place[key]
+    path = tmp_path / "spoilt"
+    path.write_text(
+        yaml.safe_dump(body) if tool.suffix == ".yaml" else json.dumps(body) if loaded else ",".join(map(str, body))
+    )
+    with contextlib.suppress(Undecodable):
+        for one in decoded(str(path), gpu()):
+            explained(one, gpu(), (64, 64, 64, 1), "bf16").to_json()
 
 
 def test_the_error_is_typed() -> None:

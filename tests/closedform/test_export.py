@@ -25,7 +25,7 @@ from closedform.interop.kernel import Kernel, transposed_layout
 from closedform.interop.offers import accepted, derived_offer
 from closedform.interop.rules import Refused, broken_rules
 from closedform.interop.tensilelite import ROUNDS, benchmark, parameters_of_offer
-from closedform.interop.tensilelite_rules import RULES, Solution
+from closedform.interop.tensilelite_rules import RULES, VALID, Solution, invalid_values
 from closedform.interop.tool import Offer, Tool
 from closedform.interop.tools import NAMES, TOOLS, tool_named
 from closedform.operators.gemm import LAYOUTS, Gemm
@@ -136,6 +136,8 @@ def test_what_dominates_tuning_logs_is_never_written(cus: int, layout: str, shap
     assert not own["DirectToLds"]
     assert cus % own["WorkGroupMappingXCC"] == 0
     assert not [r.name for r in RULES if r.broken(Solution(own, letters, cus, (2, 2)))]
+    assert set(own) - {"MatrixInstruction", "KernelLanguage"} <= set(VALID)
+    assert not invalid_values(own)
 
 
 def test_plain_json_deals_tiles_to_equal_shares() -> None:
@@ -239,6 +241,8 @@ def test_a_rounds_grid_holds_the_kernel(name: str) -> None:
     ((_, group),) = benchmark(offer, ROUNDS[name])["BenchmarkProblems"]
     opened = {parameter: values for fork in group["ForkParameters"] for parameter, values in fork.items()}
     assert all(own[parameter] == values[0] for parameter, values in opened.items())
+    tried = [{parameter: value} for parameter, values in ROUNDS[name].items() for value in values]
+    assert not any(invalid_values(one) for one in tried)
     assert {p for p, values in opened.items() if len(values) > 1} <= set(ROUNDS[name])
 
 
