@@ -11,7 +11,7 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
-from closedform.interop import aiter, ck, flydsl, hipblaslt, nvmatmul, plain, tilelang, triton
+from closedform.interop import aiter, ck, flydsl, hipblaslt, inductor, iree, nvmatmul, plain, tilelang, triton
 from closedform.interop.kernel import Kernel
 from closedform.interop.tool import Read
 
@@ -80,6 +80,9 @@ def _file(text: str, hw: HardwareDescriptor) -> list[Decoded]:
         return _objects(text, body, hw)
     if "kernelName" in head:
         return _rows(text, hw)
+    for tool, mark, read in _TEXTS:
+        if mark in text:
+            return [_simple(tool, "", kernel) for kernel in read(text, hw)]
     return decoded_yaml(text, hw)
 
 
@@ -131,6 +134,14 @@ _JSON: tuple[tuple[str, Callable[[Any], bool], Read], ...] = (
     ("TileLang", _has("block_M"), tilelang.TOOL.read),
     ("TileLang", _first_has("block_M"), tilelang.TOOL.read),
     ("AITER", _has("any"), aiter.TOOL_TRITON.read),
+)
+
+
+#: Texts that are neither JSON nor YAML, by what only they have.
+_TEXTS: tuple[tuple[str, str, Read], ...] = (
+    ("IREE", "#iree_gpu.lowering_config", iree.TOOL.read),
+    ("TorchInductor", "ROCmGemmConfig(", inductor.TOOL.read),
+    ("Triton", "triton.Config(", triton.TOOL_PYTHON.read),
 )
 
 

@@ -118,7 +118,7 @@ def kernel_of_name(name: str) -> Kernel:
 def _ck_kernel(name: str, match: re.Match[str]) -> Kernel:
     """The kernel of CK's name; waves along a side are its tile over the instructions of a wave along it."""
     m, n = int(match["m"]), int(match["n"])
-    grid: dict[str, int] = {"waves": int(match["threads"]) // _LANES}
+    grid: dict[str, Any] = {"waves": int(match["threads"]) // _LANES}
     if match["rm"]:
         along_m, along_n = int(match["xm"]) * int(match["rm"]), int(match["xn"]) * int(match["rn"])
         if m % along_m or n % along_n or m * n * _LANES != along_m * along_n * int(match["threads"]):
