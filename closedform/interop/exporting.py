@@ -17,7 +17,7 @@ from closedform.operators.gemm import Gemm
 
 from . import flydsl, hipblaslt, tensilelite
 from .offers import accepted, derived_offer, ranked_offers
-from .rules import Refused
+from .rules import Refused, broken_rules
 from .tool import Offer, Tool
 from .tools import tool_named
 
@@ -130,9 +130,20 @@ def _offers(
         raise BadInput(f"{', '.join(overrides)}: a ranked list takes no overrides")
     offers = tuple(islice(taken, count))
     if not offers:
-        raise Refused(f"{tool.title} takes none of the model's kernels for this product on {hw.name}")
+        raise _none_taken(op, hw, tool)
     short = len(offers) < count
     return offers, ((f"{tool.title} takes {len(offers)} kernels, not {count}",) if short else ())
+
+
+def _none_taken(op: Gemm, hw: HardwareDescriptor, tool: Tool) -> Refused:
+    """Why no kernel of the ranking is taken: the rules that the first breaks."""
+    first = next(ranked_offers(op, hw), None)
+    if first is None:
+        return Refused(f"the model ranks no kernel of ours for this product on {hw.name}")
+    reasons = "; ".join(rule.described for rule in broken_rules(tool.rules, first))
+    return Refused(
+        f"{tool.title} takes none of the model's kernels for this product on {hw.name}; the first: {reasons}"
+    )
 
 
 def _taken(op: Gemm, hw: HardwareDescriptor, tool: Tool) -> Iterator[Offer]:

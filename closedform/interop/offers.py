@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, isfinite
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -65,9 +65,10 @@ def predicted_us(op: Gemm, hw: HardwareDescriptor, k: Kernel) -> float | None:
     )
     s = gemm_shapes(op.M, op.N, op.K, op.elem_bytes, dtype(op.result).bytes, op.layout, op.batch)
     try:
-        return float(gemm_timing(hw, c, s, op.dtype, stream_k=bool(k.stream_k)).latency_us.ravel()[0])
+        us = float(gemm_timing(hw, c, s, op.dtype, stream_k=bool(k.stream_k)).latency_us.ravel()[0])
     except BadInput:
         return None
+    return us if isfinite(us) else None
 
 
 def derived_offer(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Offer:
@@ -89,6 +90,8 @@ def ranked_offers(op: Gemm, hw: HardwareDescriptor) -> Iterator[Offer]:
     ranking = selector.rank(op.M, op.N, op.K, op.batch)
     seen = set()
     for index in ranking.order(len(ranking.configs)):
+        if not isfinite(ranking.latency_us[index]):
+            return  # of no use for the product, and so is what follows
         config = ranking.configs.at(int(index))
         fixed: dict[str, Any] = {
             name: config[name] for name in ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "split_k")

@@ -261,6 +261,20 @@ def test_refusals_name_the_rule(to: str, overrides: dict[str, int], what: str) -
         export_gemm(Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x"), to, **overrides)
 
 
+def test_a_list_of_none_says_why() -> None:
+    with pytest.raises(Refused, match=r"none of the model's kernels .* layout: B stored"):
+        export_gemm(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"), "aiter", count=2)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (7, 777, 100), (20000, 16, 64), (64, 64, 65536)])
+@pytest.mark.parametrize("to", ["triton", "tensilelite", "nvmatmul", "json"])
+def test_odd_shapes_come_back_too(to: str, shape: tuple[int, int, int]) -> None:
+    """Predicted times that are none stay out of the files."""
+    hw, tool = catalogue.get("mi300x"), tool_named(to)
+    made = export_gemm(Gemm(*shape, dtype="f16", layout="TT"), hw, to, count=int(tool.many))
+    assert tool.read(made.text, hw) == tuple(o.kernel.only(tool.carries) for o in made.offers)
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
