@@ -39,7 +39,7 @@ _to_options = stack(
         metavar="TOOL",
         help="triton, inductor, flydsl, tilelang, tensilelite, hipblaslt, ck, iree, aiter, nvmatmul or json.",
     ),
-    click.option("--form", metavar="py|json|csv", help="Of triton (py, json) and of aiter (csv, json)."),
+    click.option("--form", metavar="py|json|csv", help="Of triton (py, json), flydsl (json, py), aiter (csv, json)."),
     click.option(
         "--count",
         type=click.IntRange(0),

@@ -60,7 +60,7 @@ def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
         raise Undecodable(f"{path}: not a text file") from None
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (BadInput, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (BadInput, KeyError, IndexError, TypeError, ValueError, AttributeError, SyntaxError) as error:
         what = str(error) if isinstance(error, BadInput) else f"not as its format wants: {error!r}"
         raise Undecodable(f"{path}: {what}") from None
 
@@ -142,6 +142,7 @@ _TEXTS: tuple[tuple[str, str, Read], ...] = (
     ("IREE", "#iree_gpu.lowering_config", iree.TOOL.read),
     ("TorchInductor", "ROCmGemmConfig(", inductor.TOOL.read),
     ("Triton", "triton.Config(", triton.TOOL_PYTHON.read),
+    ("FlyDSL", "flydsl.autotune import Config", flydsl.TOOL_PYTHON.read),
 )
 
 

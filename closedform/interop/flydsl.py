@@ -1,4 +1,4 @@
-"""FlyDSL: the portable artifact that `flydsl.autotune` loads, for its half-precision GEMM."""
+"""FlyDSL: the portable artifact that `flydsl.autotune` loads for its half-precision GEMM, and `Config` objects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
 from .kernel import Kernel
+from .python_text import keywords_of_calls
 from .rules import Rule
 from .tool import Offer, Tool, lds_rule
 
-__all__ = ["ARTIFACT", "TOOL", "artifact_file", "artifact_of", "kernel_of_artifact", "kernel_of_name", "lds_bytes"]
+__all__ = [
+    "ARTIFACT",
+    "TOOL",
+    "TOOL_PYTHON",
+    "artifact_file",
+    "artifact_of",
+    "kernel_of_artifact",
+    "kernel_of_name",
+    "lds_bytes",
+]
 
 _SOURCE = "kernels/gemm/gemm_a16w16_gfx950.py and flydsl/autotune.py of FlyDSL"
 #: Name of the tuned function's artifacts.
@@ -111,8 +121,7 @@ def kernel_of_name(name: str) -> Kernel:
 
 def artifact_of(offer: Offer, name: str = ARTIFACT, device: str = "") -> dict[str, Any]:
     """The artifact's contents; `device` is the name that torch gives the GPU."""
-    op, hw, k = offer.op, offer.hw, offer.kernel
-    values = (k.tile_m, k.tile_n, k.tile_k, k.stages, k.split_k or 1, k.wave_m, k.wave_n, k.wave_k, k.group_m or 0)
+    op, hw = offer.op, offer.hw
     identity = {
         "name": name,
         "key": {"M": op.M, "N": op.N, "K": op.K},
@@ -122,10 +131,15 @@ def artifact_of(offer: Offer, name: str = ARTIFACT, device: str = "") -> dict[st
             "compute_units": hw.num_cus,
         },
     }
-    config = dict(zip(_CONFIG, values, strict=True))
-    if k.waves_per_simd:
-        config["waves_per_eu"] = k.waves_per_simd
-    return {"version": VERSION, "identity": identity, "config": config}
+    return {"version": VERSION, "identity": identity, "config": config_of(offer)}
+
+
+def config_of(offer: Offer) -> dict[str, Any]:
+    """The kernel's compile-time names with their values, and the compiler's hint."""
+    k = offer.kernel
+    values = (k.tile_m, k.tile_n, k.tile_k, k.stages, k.split_k or 1, k.wave_m, k.wave_n, k.wave_k, k.group_m or 0)
+    hint = {"waves_per_eu": k.waves_per_simd} if k.waves_per_simd else {}
+    return {**dict(zip(_CONFIG, values, strict=True)), **hint}
 
 
 def artifact_file(artifact: dict[str, Any]) -> str:
@@ -162,5 +176,33 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     return (kernel_of_artifact(json.loads(text)),)
 
 
+_MODULE = '''"""FlyDSL configurations of gemm {shape} for {hw}, the best predicted first.
+
+    @flydsl.autotune.autotune(configs=CONFIGS, key=["M", "N", "K"])
+"""
+
+from flydsl.autotune import Config
+
+CONFIGS = [
+{configs}
+]
+'''
+
+
+def _write_python(offers: tuple[Offer, ...]) -> str:
+    op, hw = offers[0].op, offers[0].hw
+    calls = (", ".join(f"{name}={value!r}" for name, value in config_of(offer).items()) for offer in offers)
+    shape = f"M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
+    return _MODULE.format(shape=shape, hw=hw, configs="\n".join(f"    Config({call})," for call in calls))
+
+
+def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    calls = keywords_of_calls(text, "Config")
+    if not calls:
+        raise BadInput("no Config in this module")
+    return tuple(kernel_of_artifact(words) for words in calls)
+
+
 _CARRIES = ("wave_m", "wave_n", "wave_k", "waves", "stages", "split_k", "group_m", "waves_per_simd")
 TOOL = Tool("flydsl", "FlyDSL", ".json", _CARRIES, _RULES, _write, _read, many=False)
+TOOL_PYTHON = Tool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
 from .kernel import Kernel
+from .python_text import keywords_of_calls
 from .rules import Rule
 from .tool import Offer, Tool
 from .triton import BACKEND_RULES, kpack
@@ -71,14 +71,10 @@ def _write(offers: tuple[Offer, ...]) -> str:
 
 
 def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
-    calls = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ROCmGemmConfig")
-    ]
+    calls = keywords_of_calls(text, "ROCmGemmConfig")
     if not calls:
         raise BadInput("no ROCmGemmConfig in this module")
-    return tuple(_kernel({str(word.arg): ast.literal_eval(word.value) for word in call.keywords}) for call in calls)
+    return tuple(_kernel(words) for words in calls)
 
 
 def _kernel(words: dict[str, Any]) -> Kernel:

@@ -15,6 +15,7 @@ TOOLS: tuple[Tool, ...] = (
     triton.TOOL,
     inductor.TOOL,
     flydsl.TOOL,
+    flydsl.TOOL_PYTHON,
     tilelang.TOOL,
     tensilelite.TOOL,
     ck.TOOL,

@@ -315,7 +315,7 @@ def test_plain_json_follows_its_schema(run: Run) -> None:
 @pytest.mark.parametrize(
     ("to", "form"),
     [
-        *(("triton", "json"), ("aiter", "json")),
+        *(("triton", "json"), ("aiter", "json"), ("flydsl", "py")),
         *((name, None) for name in NAMES if name != "hipblaslt"),
     ],
 )

@@ -115,6 +115,9 @@ def test_flydsl_loads_the_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return tuner._load_artifact(tuner._artifact_ref(call, {}, required=True), call, {})
 
     assert loaded().to_dict() == json.loads(made.text)["config"]
+    configs = module(export_gemm(OP, hw, "flydsl", form="py", count=2), tmp_path).CONFIGS
+    assert [type(config) for config in configs] == [autotune.Config] * 2
+    assert configs[0].compiler_opts()
     device["compute_units"] = 128
     assert loaded() is None
 
