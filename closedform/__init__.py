@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from . import predict
     from .api import (
         check,
+        decode,
         derive,
         derive_batch,
         derive_tiles,
         emit,
+        export,
         hardware,
         hardware_names,
         profile,
         select,
         select_batch,
         simulate,
+        tune,
     )
     from .checking import CheckResult
     from .emission import Emission, PromiseBroken
@@ -51,18 +54,21 @@ __version__ = "0.1.0"
 
 _HOME = {
     "check": "api",
+    "decode": "api",
     "derive": "api",
     "derive_batch": "api",
     "derive_tiles": "api",
     "emit": "api",
     "hardware": "api",
     "hardware_names": "api",
+    "export": "api",
     "pack": "packing",
     "predict": "predict",
     "select": "api",
     "select_batch": "api",
     "profile": "api",
     "simulate": "api",
+    "tune": "api",
     "unpack": "packing",
     "CheckResult": "checking",
     "Emission": "emission",
@@ -105,10 +111,12 @@ __all__ = [
     "Softmax",
     "__version__",
     "check",
+    "decode",
     "derive",
     "derive_batch",
     "derive_tiles",
     "emit",
+    "export",
     "hardware",
     "hardware_names",
     "pack",
@@ -117,6 +125,7 @@ __all__ = [
     "select",
     "select_batch",
     "simulate",
+    "tune",
     "unpack",
 ]
 

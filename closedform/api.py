@@ -11,8 +11,10 @@ from .hw.errors import BadInput, InfeasibleError
 
 if TYPE_CHECKING:
     from .checking import CheckResult
+    from .decoding.explanation import Explanation
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
+    from .interop.exporting import Export
     from .operators.attention import Attention
     from .operators.conv2d import Conv2d
     from .operators.gemm import Gemm
@@ -20,14 +22,17 @@ if TYPE_CHECKING:
     from .predict.answer import Prediction, Selection
     from .profiling import Profile
     from .simulation import Simulation
+    from .tuning.session import Tuning
     from .visitors.derivation import Derivation
 
 __all__ = [
     "check",
+    "decode",
     "derive",
     "derive_batch",
     "derive_tiles",
     "emit",
+    "export",
     "hardware",
     "hardware_names",
     "predict",
@@ -35,6 +40,7 @@ __all__ = [
     "select",
     "select_batch",
     "simulate",
+    "tune",
 ]
 
 
@@ -113,6 +119,30 @@ def derive_tiles(hw: str | Path | HardwareDescriptor, *, L: int, d: int, dtype: 
     return derivation.tiles
 
 
+def decode(
+    what: str | Path,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    *,
+    M: int = 4096,
+    N: int = 4096,
+    K: int = 4096,
+    batch: int = 1,
+    dtype: str | None = None,
+) -> tuple[Explanation, ...]:
+    """Kernels of another tool in our terms: the one of that name, or those of that file.
+
+    M, N, K and batch are the product to predict, row-major, where the source does not name one; `dtype` the type where
+    it does not say it. Raises Undecodable for a name or file that no grammar reads.
+    """
+    from .decoding.explanation import explained
+    from .decoding.readers import decoded
+
+    gpu = hardware(hw)
+    found = decoded(str(what), gpu)
+    shape = (M, N, K, batch)
+    return tuple(explained(one, gpu, shape, dtype, i, len(found)) for i, one in enumerate(found, 1))
+
+
 def emit(
     op: Operator,
     hw: str | Path | HardwareDescriptor = "mi300x",
@@ -132,6 +162,18 @@ def emit(
     from .emission import emit_to
 
     return emit_to(derive(op, hw, **overrides), Path(out), compile=compile, isa=isa)
+
+
+def export(op: Gemm, hw: str | Path | HardwareDescriptor = "mi300x", to: str = "json", **options: Any) -> Export:
+    """Kernels of a product as a file of another tool: the closed form's one, or a ranked list.
+
+    to: triton, inductor, flydsl, tilelang, tensilelite, hipblaslt, ck, iree, aiter, nvmatmul or json. options: form,
+    count, round_name, place and knobs, as `closedform.interop.exporting.export_gemm` takes them.
+    Raises Refused where the tool takes none, InfeasibleError and BadInput.
+    """
+    from .interop.exporting import export_gemm
+
+    return export_gemm(op, hardware(hw), to, **options)
 
 
 def check(
@@ -226,6 +268,32 @@ def select_batch(
     chosen = selector.configs.take(index)
     columns = {f.name: getattr(chosen, f.name).astype(int) for f in fields(chosen)}
     return {**columns, "waves": chosen.waves.astype(int), "latency_us": latency_us}
+
+
+def tune(
+    op: Operator,
+    hw: str | Path | HardwareDescriptor = "mi300x",
+    evaluator: str = "model",
+    *,
+    journal: str | Path | None = None,
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    grid: bool = False,
+    **source: Any,
+) -> Tuning:
+    """Search from the closed form's kernel, or another that is trusted, a few knobs at a time; never slower than it.
+
+    evaluator: device, profile, model, table or tensilelite. `source` are the other fields of
+    `closedform.tuning.session.Source`: table, client, blocks, start. `evaluations` and `seconds` are the budget; `grid`
+    measures a cold grid of the same budget beside it.
+    Raises NothingMeasured where no candidate gives a time, JournalError, and what the evaluator raises.
+    """
+    from .tuning.measuring import Budget
+    from .tuning.session import Source, run_tuning
+
+    book = None if journal is None else Path(journal)
+    limit = Budget(evaluations, seconds)
+    return run_tuning(op, hardware(hw), Source(evaluator, **source), journal=book, budget=limit, grid=grid)
 
 
 def simulate(

@@ -52,6 +52,9 @@ COMMANDS = (
     "predict",
     "select",
     "fit",
+    "decode",
+    "export",
+    "tune",
     "hw",
     "doctor",
 )

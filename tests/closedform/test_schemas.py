@@ -32,8 +32,8 @@ def test_schemas_are_schemas(name: str) -> None:
 
 
 def test_there_is_one_for_each_output() -> None:
-    expected = "bench check compare derive doctor emit emit_unfused error fit hw_atoms hw_list "
-    expected += "hw_show manifest predict profile select simulate"
+    expected = "bench check compare decode derive doctor emit emit_unfused error export fit hw_atoms hw_list "
+    expected += "hw_show kernels manifest predict profile select simulate tune"
     assert list(names()) == expected.split()
 
 

@@ -1,0 +1,96 @@
+"""Whether a decoded kernel can exist on a GPU: what it needs, and every reason against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput, InfeasibleError
+from closedform.interop import flydsl, triton
+from closedform.interop.kernel import Kernel
+from closedform.predict.legality import check_capacities
+
+from .decoded import Decoded
+from .tensilelite import kind_bits
+
+__all__ = ["Needs", "needs_of", "reasons_against"]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """LDS of a workgroup and registers of a lane that the kernel needs at least; None where too little is known."""
+
+    lds_bytes: int | None
+    registers: int | None
+
+
+def needs_of(found: Decoded, hw: HardwareDescriptor, bits: int | None) -> Needs:
+    """By the tool's own count of LDS; `bits` of an element, None where the type is unknown.
+
+    registers = accumulators + fragments of one step + the next tile's loads, each of a lane, in 32 bits:
+    tile_m tile_n / lanes, (rows + columns of a wave) mfma_k bits / (64 x 32),
+    (tile_m + tile_n) tile_k bits / (lanes x 32).
+    """
+    return Needs(_lds(found, bits), _registers(found.kernel, hw, bits))
+
+
+def _lds(found: Decoded, bits: int | None) -> int | None:
+    k = found.kernel
+    if found.lds_bytes is not None or bits is None:
+        return found.lds_bytes
+    if found.tool == "Triton":
+        return triton.lds_bytes((k.tile_m, k.tile_n, k.tile_k), bits / 8, k.stages or 2)
+    if found.tool == "FlyDSL":
+        return flydsl.lds_bytes(k, bits / 8)
+    return (k.tile_m + k.tile_n) * k.tile_k * bits // 8
+
+
+def _registers(k: Kernel, hw: HardwareDescriptor, bits: int | None) -> int | None:
+    if k.waves is None or bits is None:
+        return None
+    lanes = k.waves * hw.wavefront_size
+    total = k.tile_m * k.tile_n * k.wave_k * max(bits, 32) // 32 // lanes
+    if k.mfma is not None and k.wave_m is not None and k.wave_n is not None:
+        edge = k.tile_m // k.wave_m + k.tile_n // k.wave_n
+        total += edge * k.mfma[2] * bits // (hw.wavefront_size * 32)
+    if k.stages is None or k.stages > 1:
+        total += (k.tile_m + k.tile_n) * k.tile_k * bits // (lanes * 32)
+    return total
+
+
+def reasons_against(found: Decoded, hw: HardwareDescriptor, needs: Needs) -> tuple[str, ...]:
+    """Why the kernel cannot run on that GPU; empty where nothing that is known forbids it."""
+    reasons = []
+    if found.gfx is not None and found.gfx != hw.gfx:
+        reasons.append(f"built for {found.gfx}, {hw.name} is {hw.gfx}")
+    for kind in dict.fromkeys(found.types):
+        if kind_bits(kind) is None:
+            reasons.append(f"{kind} is no type of a matrix product here")
+            continue
+        try:
+            hw.resolve_dtype(kind)
+        except BadInput as error:
+            reasons.append(str(error))
+    reasons += _instruction(found.kernel, hw)
+    k = found.kernel
+    try:
+        check_capacities(
+            hw,
+            waves=k.waves or 1,
+            lds_bytes=needs.lds_bytes or 0,
+            registers=needs.registers or 0,
+            tile_elements=k.tile_m * k.tile_n * k.wave_k,
+        )
+    except (BadInput, InfeasibleError) as error:
+        reasons.append(str(error))
+    return (*reasons, *found.refusals)
+
+
+def _instruction(k: Kernel, hw: HardwareDescriptor) -> list[str]:
+    if k.mfma is not None:
+        shapes = {(a.m, a.n, a.k, a.blocks) for a in hw.atoms}
+        if k.mfma not in shapes:
+            return [f"{hw.name} has no matrix instruction of {'x'.join(map(str, k.mfma))}"]
+    elif k.mfma_m is not None and k.mfma_m not in {a.m for a in hw.atoms}:
+        return [f"{hw.name} has no matrix instruction of {k.mfma_m} rows"]
+    return []

@@ -1,0 +1,128 @@
+"""hipBLASLt: rows of its tuning override file, by matching the kernel names of a bench listing with our tiles.
+
+A solution's index is known only to the library that lists it: `hipblaslt-bench --algo_method all --print_kernel_info`
+names every solution, the names say the tiles, and the row takes the index of the one whose tile is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
+from closedform.operators.gemm import Gemm
+
+from .kernel import Kernel, transposed_layout
+from .rules import Refused
+from .tensilelite_types import bench_word, compute_word
+from .tool import Offer
+
+__all__ = ["HEADER", "Listed", "listed", "matched", "override", "read_override", "stamp_of"]
+
+HEADER = (
+    *("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type", "compute_type"),
+    *("solution_index", "kernel_name"),
+)
+_INDEX = re.compile(r"(?:solution[ _]?index|index|--algo)\D{0,4}(\d+)", re.IGNORECASE)
+_NAME = re.compile(r"\bC[ijkl]+_A[ijkl]+_B[ijkl]+_\w+")
+_STAMP = re.compile(r"Git Version:\s*(\S+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A solution of a listing."""
+
+    index: int
+    name: str
+
+
+def listed(text: str) -> Iterator[Listed]:
+    """Solutions of a bench listing: an index, then a kernel name in the same line or in a later one."""
+    index = None
+    for line in text.splitlines():
+        found = _INDEX.search(line)
+        if found is not None:
+            index = int(found[1])
+        name = _NAME.search(line)
+        if name is not None and index is not None:
+            yield Listed(index, name[0])
+            index = None
+
+
+def matched(offer: Offer, text: str) -> Listed:
+    """The solution of the listing that is nearest to the offer: its tile must be ours.
+
+    Of several the one with the same wave grid, then the same instruction and split. Raises Refused where no solution
+    has the tile, and BadInput for a listing without names.
+    """
+    from closedform.decoding.errors import Undecodable
+    from closedform.decoding.tensilelite import decoded_name
+
+    ours = offer.kernel
+    best: tuple[tuple[bool, ...], Listed] | None = None
+    count = 0
+    for one in listed(text):
+        count += 1
+        try:
+            theirs = decoded_name(one.name, offer.hw).kernel
+        except Undecodable:
+            continue  # a custom kernel: its numbers are labels
+        if (theirs.tile_m, theirs.tile_n, theirs.tile_k) != (ours.tile_m, ours.tile_n, ours.tile_k):
+            continue
+        if theirs.layout != ours.layout or (theirs.dtype and theirs.dtype != ours.dtype):
+            continue
+        likeness = (
+            (theirs.wave_m, theirs.wave_n) == (ours.wave_m, ours.wave_n),
+            theirs.mfma == ours.mfma,
+            theirs.split_k == ours.split_k,
+        )
+        if best is None or likeness > best[0]:
+            best = likeness, one
+    if not count:
+        raise BadInput("no solution index with a kernel name in this listing of hipblaslt-bench")
+    if best is None:
+        tile = f"{ours.tile_n}x{ours.tile_m}x{ours.tile_k}"
+        raise Refused(f"none of {count} listed solutions has our tile, MT{tile} for {ours.layout} row-major")
+    return best[1]
+
+
+def override(found: list[tuple[Gemm, Listed]], stamp: str) -> str:
+    """The override file: a stamp of the library's build, then a line of names and a line of values for each product.
+
+    Column-major: M and N are exchanged, and the letters and types of A and B.
+    """
+    lines = [f"Git Version: {stamp}"]
+    for op, one in found:
+        letters = transposed_layout(op.layout)
+        kind = bench_word(op.dtype)
+        values = (*letters, op.batch, op.N, op.M, op.K, kind, kind, bench_word(op.result), compute_word(op.dtype))
+        lines += [",".join(HEADER), ",".join(str(value) for value in (*values, one.index, one.name))]
+    return "\n".join(lines) + "\n"
+
+
+def stamp_of(listing: str) -> str | None:
+    """The build stamp that a listing prints."""
+    found = _STAMP.search(listing)
+    return None if found is None else found[1]
+
+
+def read_override(text: str, hw: HardwareDescriptor) -> list[tuple[dict[str, str], Kernel | None]]:
+    """Rows of an override file, and the kernel of each that has a name which can be read."""
+    from closedform.decoding.tensilelite import decoded_name
+
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or _STAMP.match(lines[0]) is None:
+        raise BadInput("not an override file of hipBLASLt: no Git Version in its first line")
+    if len(lines) % 2 == 0:
+        raise BadInput("an override file has a line of names and a line of values for each product")
+    found = []
+    for names, values in zip(lines[1::2], lines[2::2], strict=True):
+        columns, cells = names.split(","), values.split(",")
+        if len(columns) != len(cells):
+            raise BadInput(f"{len(cells)} values for {len(columns)} names: {values}")
+        row = dict(zip(columns, cells, strict=True))
+        name = row.get("kernel_name") or row.get("solution_name")
+        found.append((row, decoded_name(name, hw).kernel if name else None))
+    return found

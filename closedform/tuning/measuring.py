@@ -1,0 +1,122 @@
+"""Measuring within a budget, through the journal: nothing that is written there is measured again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from closedform.hw.errors import BadInput, ClosedformError, NoDevice
+
+from .candidate import Candidate
+from .evaluator import Evaluator
+from .journal import Journal, Record, task_digest
+from .space import Space
+
+__all__ = ["Budget", "Meter", "OutOfBudget"]
+
+#: Two measurements of one candidate that differ by more than this are not of one thing: a third decides.
+DISAGREEMENT = 1.5
+
+
+class OutOfBudget(Exception):
+    """The budget is spent: `reason` is "budget" or "time"."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most measurements that a search may rest on, and seconds that new ones may take; None for no limit."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.evaluations is not None and self.evaluations < 1:
+            raise BadInput(f"a budget of {self.evaluations} measurements: at least 1, the start's")
+        if self.seconds is not None and not self.seconds > 0:
+            raise BadInput(f"a budget of {self.seconds} s: more than 0")
+
+
+@dataclass(slots=True)
+class Meter:
+    """Measures candidates of a space. `used` counts every measurement once, `evaluated` those that were new.
+
+    `seen` is called after each, with the record and whether it was new.
+    """
+
+    space: Space
+    evaluator: Evaluator
+    journal: Journal = field(default_factory=Journal)
+    budget: Budget = field(default_factory=Budget)
+    seen: Callable[[Record, bool], None] = lambda record, new: None
+    used: set[tuple[str, str, int]] = field(default_factory=set)
+    evaluated: int = 0
+    failed: int = 0
+    begin: float = field(default_factory=time.monotonic)
+    task: str = ""
+
+    def __post_init__(self) -> None:
+        self.task = task_digest(self.identity)
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Everything that can change a winner: by it the journal knows the task."""
+        evaluator = {"name": self.evaluator.name, **self.evaluator.identity()}
+        return {"problem": dict(self.space.identity()), "evaluator": evaluator}
+
+    def once(self, candidate: Candidate, repeat: int = 0) -> float | None:
+        """Microseconds of the candidate, or None where it fails. Raises OutOfBudget before a measurement too many."""
+        key = Record(self.task, candidate, repeat, None).key
+        limit = self.budget.evaluations
+        if key not in self.used and limit is not None and len(self.used) >= limit:
+            raise OutOfBudget("budget")
+        found = self.journal.find(self.task, candidate, repeat)
+        if found is None:
+            self.journal.refresh()
+            found = self.journal.find(self.task, candidate, repeat)
+        new = found is None
+        if found is None:
+            if self.budget.seconds is not None and time.monotonic() - self.begin > self.budget.seconds:
+                raise OutOfBudget("time")
+            found = self.journal.add(self._measured(candidate, repeat), self.identity)
+            self.evaluated += 1
+        if key not in self.used:
+            self.used.add(key)
+            self.failed += found.latency_us is None
+            self.seen(found, new)
+        return found.latency_us
+
+    def confirmed(self, candidate: Candidate) -> tuple[float | None, float | None]:
+        """Two independent measurements of the candidate; the same one twice where it would repeat itself.
+
+        Where they are far apart a third is taken, and the two that are closest count.
+        """
+        first = self.once(candidate)
+        if self.evaluator.repeatable:
+            return first, first
+        second = self.once(candidate, repeat=1)
+        if first is None or second is None or max(first, second) <= DISAGREEMENT * min(first, second):
+            return first, second
+        third = self.once(candidate, repeat=2)
+        if third is None:
+            return first, second
+        low, middle, high = sorted((first, second, third))
+        return (low, middle) if middle / low <= high / middle else (middle, high)
+
+    def _measured(self, candidate: Candidate, repeat: int) -> Record:
+        """A new measurement; what is no positive number is a failure, and so is an error of the device or the tools."""
+        try:
+            us = self.evaluator.measure(candidate)
+        except (NoDevice, BadInput):
+            raise  # of the whole search, not of this candidate
+        except (ClosedformError, TimeoutError, RuntimeError, OSError) as error:  # torch's are RuntimeErrors
+            text = " ".join(str(error).split())
+            return Record(self.task, candidate, repeat, None, f"{type(error).__name__}: {text}"[:400])
+        if not isinstance(us, (int, float)) or not math.isfinite(us) or us <= 0:
+            return Record(self.task, candidate, repeat, None, f"{us!r} is no time")
+        return Record(self.task, candidate, repeat, float(us))

@@ -1,0 +1,110 @@
+"""Replay of a measured table: the time of a candidate is the row that has its values."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.errors import BadInput
+from closedform.operators.attention import Attention
+from closedform.operators.gemm import Gemm
+from closedform.predict.attention_answer import ATTENTION_CONFIG
+from closedform.predict.gemm_answer import GEMM_CONFIG
+
+from .candidate import Candidate, canonical
+from .evaluator import EvaluationFailed
+
+__all__ = ["Landscape", "TableEvaluator", "read_landscapes"]
+
+#: Columns by the names that tables give them, and what a table without the column means.
+_GEMM_NAMES = {"BM": "tile_m", "BN": "tile_n", "BK": "tile_k", "warps": "waves"}
+_ATTENTION_NAMES = {"BM": "tile_q", "BN": "tile_kv", "warps": "waves"}
+_DEFAULTS = {"waves": "4", "stages": "2", "split_k": "1"}
+_GEMM = ("M", "N", "K", "dtype", "layout")
+_ATTENTION = ("B", "H", "L", "d", "causal")
+
+
+@dataclass(frozen=True, slots=True)
+class Landscape:
+    """Every measured configuration of a problem: microseconds by the canonical text of the configuration."""
+
+    op: Gemm | Attention
+    times_us: Mapping[str, float]
+    digest: str
+    causal: bool = False
+
+    @property
+    def best_us(self) -> float:
+        return min(self.times_us.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TableEvaluator:
+    """Looks a candidate up; one that is not in the table was not measured."""
+
+    landscape: Landscape
+    name: str = "table"
+    repeatable: bool = True
+
+    def identity(self) -> Mapping[str, object]:
+        return {"table": self.landscape.digest}
+
+    def measure(self, candidate: Candidate) -> float:
+        us = self.landscape.times_us.get(canonical(candidate))
+        if us is None:
+            raise EvaluationFailed("not in the table")
+        return us
+
+
+def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
+    """The problems of a table in their order; `.gz` is unpacked.
+
+    Columns of products: M N K dtype layout us, in row-major letters, tile_m tile_n tile_k waves stages split_k, or BM
+    BN BK warps for the first four. Columns of attention: B H L d causal us, tile_q (of a workgroup) tile_kv waves
+    stages, or BM BN warps; its type is bf16. Raises BadInput for a column that is missing and, with its line, for a
+    cell that is no number.
+    """
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    try:
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (UnicodeDecodeError, OSError) as error:
+        raise BadInput(f"{path}: not a table in UTF-8: {error}") from None
+    rows = csv.DictReader(io.StringIO(text))
+    attention = set(_ATTENTION) <= set(rows.fieldnames or ())
+    names, problem, config = (
+        (_ATTENTION_NAMES, _ATTENTION, ATTENTION_CONFIG) if attention else (_GEMM_NAMES, _GEMM, GEMM_CONFIG)
+    )
+    rows.fieldnames = [names.get(name, name) for name in rows.fieldnames or ()]
+    wanted = (*problem, "us", *(name for name in config if name not in _DEFAULTS))
+    if missing := [name for name in wanted if name not in rows.fieldnames]:
+        raise BadInput(f"{path}: no column {', '.join(missing)}")
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        try:
+            values = {name: int(row.get(name) or _DEFAULTS[name]) for name in config}
+            us = float(row["us"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise BadInput(f"{path}, line {rows.line_num}: {error}") from None
+        times.setdefault(tuple(row[name] for name in problem), {})[canonical(values)] = us
+    make = _attention if attention else _product
+    return [make(key, found, digest, hw) for key, found in times.items()]
+
+
+def _product(key: tuple[str, ...], times_us: dict[str, float], digest: str, hw: HardwareDescriptor) -> Landscape:
+    M, N, K, kind, layout = key
+    # The table says bf16 or fp8 in, and its kernels write bf16.
+    op = Gemm(int(M), int(N), int(K), dtype=hw.resolve_dtype(kind).name, layout=layout, out_dtype="bf16")
+    return Landscape(op, times_us, digest)
+
+
+def _attention(key: tuple[str, ...], times_us: dict[str, float], digest: str, hw: HardwareDescriptor) -> Landscape:
+    B, H, L, d, causal = (int(word) for word in key)
+    op = Attention(L_q=L, L_kv=L, d=d, batch=B, heads=H, dtype="bf16")
+    return Landscape(op, times_us, digest, causal > 0)

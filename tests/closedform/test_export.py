@@ -1,0 +1,332 @@
+"""Exports: round trips of every format, what each tool refuses, the same product in the other storage order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from closedform.decoding.readers import decoded
+from closedform.hw import catalogue
+from closedform.hw.errors import BadInput
+from closedform.interop import hipblaslt
+from closedform.interop.exporting import Place, export_gemm
+from closedform.interop.kernel import Kernel, transposed_layout
+from closedform.interop.offers import accepted, derived_offer
+from closedform.interop.rules import Refused, broken_rules
+from closedform.interop.tensilelite import ROUNDS, benchmark, parameters_of_offer
+from closedform.interop.tensilelite_rules import RULES, VALID, Solution, invalid_values
+from closedform.interop.tool import Offer, Tool
+from closedform.interop.tools import NAMES, TOOLS, tool_named
+from closedform.operators.gemm import LAYOUTS, Gemm
+from closedform.schemas import schema
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+FORMS = [pytest.param(tool, id=f"{tool.name}{tool.suffix}") for tool in TOOLS]
+GPUS = ("mi100", "mi210", "mi300x", "mi355x")
+SHAPE = ("--M", 4096, "--N", 2048, "--K", 1024, "--dtype", "bf16", "--layout", "NT")
+
+
+@st.composite
+def offers(draw: st.DrawFn, tool: Tool) -> Offer:
+    """Kernels that the tool takes, with whole tiles of the product, so that few are thrown away."""
+    hw = catalogue.get(draw(st.sampled_from(GPUS)))
+    kind = draw(st.sampled_from([t for t in ("f16", "bf16", "f32", "fp8", "i8") if t != "fp8" or hw.fp8_flavour]))
+    kind = hw.resolve_dtype(kind).name
+    if tool.name in ("flydsl", "aiter") and tool.suffix != ".autotune.json":
+        kind = draw(st.sampled_from(("f16", "bf16")))
+    atom = draw(st.sampled_from([a for a in hw.atoms_for(kind) if a.blocks == 1]))
+    wave_m, wave_n = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 2, 4)))
+    tile_m, tile_n = (
+        draw(st.sampled_from([t for t in (64, 128, 256) if t % (side * atom.m) == 0] or [side * atom.m]))
+        for side in (wave_m, wave_n)
+    )
+    tile_k = draw(st.sampled_from([t for t in (64, 128) if t % atom.k == 0] or [atom.k]))
+    split = draw(st.sampled_from((1, 2, 4)))
+    layout = "NT" if tool.name == "aiter" else draw(st.sampled_from(LAYOUTS))
+    counts = st.integers(1, 3)
+    op = Gemm(tile_m * draw(counts), tile_n * draw(counts), tile_k * split * draw(counts), dtype=kind, layout=layout)
+    streams = draw(st.booleans()) and split == 1
+    kernel = Kernel(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        dtype=kind,
+        out_dtype=op.result,
+        layout=layout,
+        mfma=(atom.m, atom.n, atom.k, 1),
+        wave_m=wave_m,
+        wave_n=wave_n,
+        stages=draw(st.sampled_from((2, 3))),
+        split_k=split,
+        stream_k=hw.num_cus if streams else 0,
+        group_m=draw(st.integers(1, 16)),
+        xcds=draw(st.sampled_from((1, 2, 4, 8))),
+        waves_per_simd=draw(st.integers(1, 4)),
+    )
+    offer = Offer(op, hw, kernel, draw(st.one_of(st.none(), st.floats(1, 1e6))))
+    for change in ({}, {"stream_k": 0}, {"stream_k": 0, "split_k": 1}):
+        changed = dataclasses.replace(offer, kernel=dataclasses.replace(kernel, **change))
+        try:
+            return accepted(tool, changed)[0]
+        except Refused:
+            continue
+    small = dataclasses.replace(kernel, stream_k=0, split_k=1, xcds=1, stages=2, tile_k=atom.k)
+    rejected = broken_rules(tool.rules, dataclasses.replace(offer, kernel=small))
+    return draw(st.nothing()) if rejected else dataclasses.replace(offer, kernel=small)
+
+
+@pytest.mark.parametrize("tool", FORMS)
+def test_round_trip(tool: Tool) -> None:
+    """What a format keeps of a kernel comes back; what its rules refuse was never there."""
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        offer = data.draw(offers(tool))
+        assert not broken_rules(tool.rules, offer)
+        assert tool.read(tool.write((offer,)), offer.hw) == (offer.kernel.only(tool.carries),)
+
+    check()
+
+
+@pytest.mark.parametrize("tool", [p for p in FORMS if p.values[0].many])
+def test_a_list_keeps_its_order(tool: Tool) -> None:
+    op, hw = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x")
+    made = export_gemm(op, hw, tool.name, form=tool.suffix, count=3)
+    assert len(made.offers) == 3
+    assert [o.predicted_us for o in made.offers] == sorted(o.predicted_us for o in made.offers if o.predicted_us)
+    assert tool.read(made.text, hw) == tuple(o.kernel.only(tool.carries) for o in made.offers)
+
+
+@pytest.mark.parametrize("gpu", catalogue.names()[:7])
+@pytest.mark.parametrize("to", [name for name in NAMES if name != "hipblaslt"])
+def test_every_tool_gets_something_legal(to: str, gpu: str) -> None:
+    hw = catalogue.get(gpu)
+    made = export_gemm(Gemm(2048, 2048, 2048, dtype="f16", layout="NT"), hw, to)
+    tool = tool_named(to)
+    assert all(not broken_rules(tool.rules, offer) for offer in made.offers)
+    assert tool.read(made.text, hw)
+
+
+@pytest.mark.parametrize("cus", [304, 228, 100, 80, 38, 20])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (64, 64, 65536), (17, 5000, 333)])
+def test_what_dominates_tuning_logs_is_never_written(cus: int, layout: str, shape: tuple[int, int, int]) -> None:
+    hw = catalogue.get("mi300x").with_cus(cus)
+    made = export_gemm(Gemm(*shape, dtype="bf16", layout=layout), hw, "tensilelite")
+    ((problem, group),) = yaml.safe_load(made.text)["BenchmarkProblems"]
+    own = {name: values[0] for fork in group["ForkParameters"] for name, values in fork.items()}
+    letters = "NT"[problem["TransposeA"]] + "NT"[problem["TransposeB"]]
+    assert not (own["GlobalSplitU"] == 0 and own["StreamK"] == 0)
+    assert not (own["1LDSBuffer"] == 1 and own["DirectToLds"])
+    assert not (own["TransposeLDS"] == 1 and letters == "NT")
+    assert not own["DirectToLds"]
+    assert cus % own["WorkGroupMappingXCC"] == 0
+    assert not [r.name for r in RULES if r.broken(Solution(own, letters, cus, (2, 2)))]
+    assert set(own) - {"MatrixInstruction", "KernelLanguage"} <= set(VALID)
+    assert not invalid_values(own)
+
+
+def test_plain_json_deals_tiles_to_equal_shares() -> None:
+    hw = catalogue.get("mi300x").with_cus(100)
+    (kernel,) = json.loads(export_gemm(Gemm(4096, 4096, 4096, dtype="bf16"), hw, "json").text)["kernels"]
+    assert 100 % kernel["xcds"] == 0
+
+
+def column_major(buffer: Any, rows: int, columns: int, letter: str) -> Any:
+    """op of an operand as a column-major tool reads its memory."""
+    shape = (rows, columns) if letter == "N" else (columns, rows)
+    stored = buffer.ravel().reshape(shape, order="F")
+    return stored if letter == "N" else stored.T
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_column_major_export_is_the_same_product(layout: str) -> None:
+    """TensileLite's A is the memory of our B: its D, column-major, is the memory of ours."""
+    op, hw = Gemm(48, 80, 32, dtype="f16", layout=layout), catalogue.get("mi300x")
+    offer = derived_offer(op, hw)
+    random = np.random.default_rng(0)
+    a, b = random.integers(-4, 5, op.shape_a), random.integers(-4, 5, op.shape_b)
+    ours = (a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)
+    (problem, group) = benchmark(offer)["BenchmarkProblems"][0]
+    m, n, _, k = group["BenchmarkFinalParameters"][0]["ProblemSizes"][0]["Exact"]
+    letters = ["NT"[problem[f"Transpose{name}"]] for name in "AB"]
+    theirs = column_major(b, m, k, letters[0]) @ column_major(a, k, n, letters[1])
+    assert np.array_equal(theirs.ravel(order="F"), ours.ravel())
+    row = hipblaslt.override([(op, hipblaslt.Listed(1, "name"))], "stamp").splitlines()[2].split(",")
+    assert row[:2] == letters
+    assert [int(v) for v in row[3:6]] == [m, n, k]
+    nine = parameters_of_offer(offer)["MatrixInstruction"]
+    assert nine[0] * nine[5] * nine[7] == offer.kernel.tile_n
+    assert nine[1] * nine[6] * nine[8] == offer.kernel.tile_m
+
+
+@given(st.sampled_from(LAYOUTS))
+def test_the_other_order_of_the_other_order_is_the_first(layout: str) -> None:
+    kernel = Kernel(tile_m=1, tile_n=2, tile_k=3, layout=layout, mfma=(4, 5, 6, 1), wave_m=7, wave_n=8, group_m=9)
+    assert kernel.transposed().transposed() == kernel
+    assert transposed_layout(transposed_layout(layout)) == layout
+
+
+LISTING = """\
+Git Version: abc1234
+[0]:transA,transB,...
+    --Solution index: 71
+    --kernel name:    Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x128x64_MI16x16x1_SN_GSU1_MIWT4_4
+    --Solution index: 72
+    --kernel name:    Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_GSU1_MIWT8_8
+    --Solution index: 73
+    --kernel name:    Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64_MI32x32x1_SN_GSU1_MIWT2_4_WG128_4_1
+    --Solution index: 74
+    --kernel name:    Custom_Cijk_Alik_Bljk_BBS_BH_MT256x256x64_label
+"""
+
+
+def test_an_override_takes_the_index_of_our_tile() -> None:
+    hw = catalogue.get("mi300x")
+    op = Gemm(8192, 4096, 4096, dtype="bf16", layout="NT")
+    made = export_gemm(op, hw, "hipblaslt", place=Place(listing=LISTING))
+    assert made.text.splitlines()[0] == "Git Version: abc1234"
+    ((row, kernel),) = hipblaslt.read_override(made.text, hw)
+    assert row["solution_index"] in ("71", "72", "73")
+    assert (row["transA"], row["transB"], row["m"], row["n"], row["a_type"]) == ("T", "N", "4096", "8192", "bf16_r")
+    tile = made.offers[0].kernel
+    assert kernel is not None
+    assert (kernel.tile_m, kernel.tile_n, kernel.tile_k) == (tile.tile_m, tile.tile_n, tile.tile_k)
+
+
+def test_of_several_solutions_the_most_alike_is_taken() -> None:
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT")
+    offer = derived_offer(op, catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64, wave_m=2, wave_n=4)
+    assert hipblaslt.matched(offer, LISTING).index == 73
+
+
+@pytest.mark.parametrize(
+    ("listing", "error", "what"),
+    [
+        (None, BadInput, "needs a listing"),
+        ("nothing", BadInput, "says the build"),
+        ("Git Version: a\nnothing", BadInput, "no solution index"),
+        (LISTING.replace("x64_", "x32_"), Refused, "has our tile"),
+    ],
+)
+def test_an_override_without_a_match(listing: str | None, error: type[Exception], what: str) -> None:
+    with pytest.raises(error, match=what):
+        export_gemm(
+            Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"),
+            catalogue.get("mi300x"),
+            "hipblaslt",
+            place=Place(listing=listing),
+        )
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_rounds_grid_holds_the_kernel(name: str) -> None:
+    """The incumbent's own value is in every list that a round opens."""
+    offer = derived_offer(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"))
+    own = parameters_of_offer(offer)
+    ((_, group),) = benchmark(offer, ROUNDS[name])["BenchmarkProblems"]
+    opened = {parameter: values for fork in group["ForkParameters"] for parameter, values in fork.items()}
+    assert all(own[parameter] == values[0] for parameter, values in opened.items())
+    tried = [{parameter: value} for parameter, values in ROUNDS[name].items() for value in values]
+    assert not any(invalid_values(one) for one in tried)
+    assert {p for p, values in opened.items() if len(values) > 1} <= set(ROUNDS[name])
+
+
+REFUSALS = [
+    ("triton", {"tile_m": 96, "wave_m": 1}, "powers of two"),
+    ("iree", {"tile_m": 192, "wave_m": 2, "wave_n": 2}, "divide M, N and K"),
+    ("inductor", {"split_k": 2}, "do not split"),
+    ("ck", {"split_k": 2}, "k_batch"),
+    ("tilelang", {"stream_k": 304}, "not a keyword"),
+]
+
+
+@pytest.mark.parametrize(("to", "overrides", "what"), REFUSALS)
+def test_refusals_name_the_rule(to: str, overrides: dict[str, int], what: str) -> None:
+    with pytest.raises(Refused, match=what):
+        export_gemm(Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x"), to, **overrides)
+
+
+def test_a_list_of_none_says_why() -> None:
+    with pytest.raises(Refused, match=r"none of the model's kernels .* layout: B stored"):
+        export_gemm(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"), "aiter", count=2)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (7, 777, 100), (20000, 16, 64), (64, 64, 65536)])
+@pytest.mark.parametrize("to", ["triton", "tensilelite", "nvmatmul", "json"])
+def test_odd_shapes_come_back_too(to: str, shape: tuple[int, int, int]) -> None:
+    """Predicted times that are none stay out of the files."""
+    hw, tool = catalogue.get("mi300x"), tool_named(to)
+    made = export_gemm(Gemm(*shape, dtype="f16", layout="TT"), hw, to, count=int(tool.many))
+    assert tool.read(made.text, hw) == tuple(o.kernel.only(tool.carries) for o in made.offers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--to", "tritn"), "did you mean triton"),
+        (("--to", "triton", "--form", "xml"), "no form"),
+        (("--to", "iree", "--count", 2), "holds one kernel"),
+        (("--to", "ck", "--round", "split"), "file of tensilelite"),
+        (("--to", "tensilelite", "--round", "splitt"), "did you mean split"),
+        (("--to", "json", "--count", 2, "--tile-m", 64), "takes no overrides"),
+    ],
+)
+def test_bad_input(run: Run, arguments: tuple[object, ...], what: str) -> None:
+    result = run("export", "gemm", *SHAPE, "--hw", "mi300x", *arguments)
+    assert result.exit_code == 2
+    assert what in result.stderr
+
+
+def test_a_refusal_is_status_4(run: Run) -> None:
+    result = run("export", "gemm", *SHAPE, "--hw", "mi300x", "--to", "ck", "--split-k", 2)
+    assert result.exit_code == 4
+    assert "k_batch" in result.stderr
+
+
+@pytest.mark.parametrize("to", [name for name in NAMES if name != "hipblaslt"])
+def test_json_and_files(run_json: RunJson, tmp_path: Path, to: str) -> None:
+    answer = run_json("export", "gemm", *SHAPE, "--hw", "mi355x", "--to", to, "--out", tmp_path)
+    assert list(Draft202012Validator(schema("export")).iter_errors(answer)) == []
+    (path,) = tmp_path.iterdir()
+    assert answer["file"] == str(path)
+    assert path.read_text() == answer["text"]
+
+
+def test_plain_json_follows_its_schema(run: Run) -> None:
+    result = run("export", "gemm", *SHAPE, "--hw", "mi300x", "--to", "json", "--count", 3)
+    assert list(Draft202012Validator(schema("kernels")).iter_errors(json.loads(result.stdout))) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "form"),
+    [
+        *(("triton", "json"), ("aiter", "json"), ("flydsl", "py")),
+        *((name, None) for name in NAMES if name != "hipblaslt"),
+    ],
+)
+def test_decode_reads_what_export_wrote(tmp_path: Path, to: str, form: str | None) -> None:
+    hw = catalogue.get("mi355x")
+    made = export_gemm(Gemm(2048, 2048, 2048, dtype="bf16", layout="NT"), hw, to, form=form)
+    (found,) = decoded(str(made.write(tmp_path)), hw)
+    kernel = made.offers[0].kernel
+    assert (found.kernel.tile_m, found.kernel.tile_n, found.kernel.tile_k) == (
+        kernel.tile_m,
+        kernel.tile_n,
+        kernel.tile_k,
+    )
+    assert not found.refusals
