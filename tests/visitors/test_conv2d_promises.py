@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from closedform.hw import catalogue
 from closedform.hw.sim import parse_file
 from closedform.hw.sim.decode import code_of
 from closedform.operators.conv2d import Conv2d
 from closedform.static_share import find_mca, static_share
 from closedform.visitors.compile import missing_dependency
+from closedform.visitors.conv2d_shape import Conv2dShape
 
 from .conv2d_kernels import kernel
 
@@ -19,9 +21,9 @@ pytestmark = [
     pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch"),
 ]
 
-#: A promise this far above the binary is the most that still explains something: 1.1 on average, more where elements of
-#: less than a register are loaded one by one.
-SLACK = 1.5
+#: A promise this far above the binary is the most that still explains something: 1.13 on average, and 1.23 where
+#: elements of less than a register are loaded one by one, whose places the compiler keeps or finds again.
+SLACK, NARROW_SLACK = 1.45, 1.8
 #: Binaries of fewer registers leave a SIMD all of its waves, so that nothing depends on the promise.
 ALL_WAVES = 64
 SHAPES: dict[str, dict[str, Any]] = {
@@ -59,7 +61,8 @@ def keeps(hw: str, dtype: str, name: str, layout: str, packed: bool) -> None:
     promised = derivation.require()[1]
     assert (binary.vgpr_spills, binary.sgpr_spills, binary.scratch_bytes) == (0, 0, 0)
     assert binary.vgpr_total <= promised.registers <= promised.register_budget
-    assert promised.registers <= max(SLACK * binary.vgpr_total, ALL_WAVES)
+    slack = NARROW_SLACK if Conv2dShape(derivation.op, derivation.tiles, derivation.hw).loads_x.narrow else SLACK
+    assert promised.registers <= max(slack * binary.vgpr_total, ALL_WAVES)
     assert binary.lds_bytes == promised.lds_bytes <= promised.lds_limit_bytes
 
 
@@ -68,6 +71,17 @@ def test_the_binary_stays_within_a_promise_that_is_tight(
     hw: str, dtype: str, name: str, layout: str, packed: bool
 ) -> None:
     keeps(hw, dtype, name, layout, packed)
+
+
+GPUS = [name for name in catalogue.names() if name not in {hw for hw, _ in TYPES + OTHERS}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hw", GPUS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_other_catalogued_gpu_stays_within_its_promise(hw: str, name: str) -> None:
+    turn = list(SHAPES).index(name) + GPUS.index(hw)
+    keeps(hw, ("f16", "f32", "f16")[turn % 3], name, ("NHWC", "NCHW")[turn % 2], turn % 4 == 0)
 
 
 @pytest.mark.slow

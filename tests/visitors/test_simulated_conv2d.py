@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from closedform.operators.conv2d import Conv2d
 from closedform.visitors.compile import missing_dependency
 
 from .conv2d_kernels import kernel, simulate
+from .test_compute_conv2d import FAMILIES
 
 pytestmark = [
     pytest.mark.compile,
@@ -47,6 +49,20 @@ COVER = [
 @pytest.mark.parametrize(("hw", "op"), COVER, ids=str)
 def test_cover_is_exact(hw: str, op: Conv2d) -> None:
     exact(hw, op)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_every_family_is_exact(family: Any, replicated: bool, turn: int) -> None:
+    """Families of the tree's test on every target; types and packed filters take turns."""
+    layout, stride, pad, dilation, groups = family
+    hw, number = TARGETS[turn], FAMILIES.index(family) + turn
+    dtype = ("f32", "f16", "bf16" if hw != "mi100" else "f16")[number % 3]
+    op = Conv2d(2, 6, 9, 11, 12, 3, 2, stride, pad, dilation, groups, layout, dtype=dtype, bias=groups == 2)
+    op = replace(op, prepacked=number % 2 == 1)
+    exact(hw, op, **({"replicate_h": 2, "replicate_w": 2} if replicated else {"replicate_h": 1, "replicate_w": 1}))
 
 
 @pytest.mark.parametrize("hw", TARGETS)
