@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from closedform.hw import catalogue
+from closedform.hw.errors import BadInput
 from closedform.operators.gemm import Gemm
 from closedform.tuning.candidate import Candidate, canonical
 from closedform.tuning.journal import Journal, JournalError, Record
@@ -34,6 +35,11 @@ def test_a_budget_counts_what_the_journal_holds(tmp_path: Path) -> None:
     assert (short.measurements, short.stopped) == (20, "budget")
     again = searched(Bowl(), Budget(evaluations=20), Journal(path))
     assert (again.evaluated, again.measurements, again.best_us) == (0, 20, short.best_us)
+
+
+def test_a_start_is_measured_twice() -> None:
+    with pytest.raises(BadInput, match="at least 2"):
+        searched(Bowl(), Budget(evaluations=1))
 
 
 def test_a_time_budget_ends_the_search() -> None:
