@@ -12,7 +12,7 @@ from typing import Any
 
 from closedform.emission import write_set
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.hw.errors import BadInput, near_names
+from closedform.hw.errors import BadInput
 from closedform.operators.gemm import Gemm
 
 from . import flydsl, hipblaslt, tensilelite
@@ -102,14 +102,8 @@ def export_gemm(
         text = json.dumps(artifact, indent=2, sort_keys=True, allow_nan=False) + "\n"
     elif round_name is not None:
         file = f"{stem}_{round_name}{tool.suffix}"
-        text = tensilelite.dump_yaml(tensilelite.benchmark(offers[0], _round(round_name)))
+        text = tensilelite.dump_yaml(tensilelite.benchmark(offers[0], tensilelite.round_values(offers[0], round_name)))
     return Export(to, file, tool.write(offers) if text is None else text, offers, notes)
-
-
-def _round(name: str) -> Any:
-    if name not in tensilelite.ROUNDS:
-        raise BadInput(f"no tuning round {name!r}: {near_names(name, tensilelite.ROUNDS)}")
-    return tensilelite.ROUNDS[name]
 
 
 def _offers(

@@ -10,15 +10,26 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
-from closedform.hw.errors import BadInput
+from closedform.hw.errors import BadInput, near_names
 
 from .kernel import Kernel
-from .rules import Rule
+from .rules import Refused, Rule, broken_rules
 from .tensilelite_rules import RULES, VALID, Solution, invalid_values
 from .tensilelite_types import family_of, letters_of
 from .tool import Offer, Tool
 
-__all__ = ["ROUNDS", "TOOL", "benchmark", "kernel_of_parameters", "load_yaml", "parameters_of_offer", "problem_type"]
+__all__ = [
+    "ROUNDS",
+    "TOOL",
+    "benchmark",
+    "dump_yaml",
+    "kernel_of_parameters",
+    "load_yaml",
+    "parameters_of_offer",
+    "pinned",
+    "problem_type",
+    "round_values",
+]
 
 _SOURCE = "validParameters of TensileLite"
 WAVES_OF_A_SIDE = (1, 2, 4)
@@ -26,11 +37,12 @@ WAVE_TILE_MOST = 32
 #: Stream-K that ends with whole tiles; its grid is the compute units.
 TWO_TILE_STREAM_K = 3
 
-#: What a tuning round opens, beside the values that the kernel has.
+#: What a tuning round opens, beside the values that the kernel has; one value alone takes the kernel's place.
 ROUNDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "split": {
         "GlobalSplitU": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
         "GlobalSplitUAlgorithm": ("MultipleBuffer", "MultipleBufferSingleKernel"),
+        "StreamK": (0,),
     },
     "mapping": {
         "WorkGroupMapping": (1, 2, 4, 8, 16, 32),
@@ -46,8 +58,8 @@ ROUNDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "VectorWidthA": (1, 2, 4, 8),
         "VectorWidthB": (1, 2, 4, 8),
         "StoreVectorWidth": (1, 2, 4, 8),
-        "LdsPadA": (-1, 0, 8, 16, 32),
-        "LdsPadB": (-1, 0, 8, 16, 32),
+        "LdsPadA": (0, 8, 16, 32),
+        "LdsPadB": (0, 8, 16, 32),
     },
     "stream_k": {"GlobalSplitU": (0,), "StreamK": (1, 2, 3)},
 }
@@ -117,21 +129,22 @@ def _solution_rule(rule: Rule[Solution]) -> Rule[Offer]:
     """A rule of solutions on what an offer becomes."""
 
     def broken(offer: Offer) -> bool:
-        return not _grid(offer) and rule.broken(_solution(offer))
+        return not _grid(offer) and rule.broken(_solution(offer, parameters_of_offer(offer)))
 
     return Rule(rule.name, rule.text, rule.source, broken, rule.since)
 
 
-def _solution(offer: Offer) -> Solution:
+def _solution(offer: Offer, parameters: Mapping[str, Any]) -> Solution:
     k = offer.kernel.transposed()
-    own = parameters_of_offer(offer) | {"MIWaveTile": _wave_tile(k), "MIWaveGroup": (k.wave_m, k.wave_n)}
+    own = {**parameters, "MIWaveTile": _wave_tile(k), "MIWaveGroup": (k.wave_m, k.wave_n)}
     return Solution(own, k.layout or "NN", offer.hw.num_cus, (dtype(offer.op.dtype).bits / 8,) * 2)
 
 
-def _lds(offer: Offer) -> bool:
+def _lds(offer: Offer, pad: int = 0) -> bool:
+    """Whether A and B exceed the LDS, with `pad` elements behind every row of either image."""
     k = offer.kernel
     images = 2 if (k.stages or 2) > 2 else 1
-    needed = images * (k.tile_m + k.tile_n) * k.tile_k * offer.elem_bytes
+    needed = images * (k.tile_m + k.tile_n) * (k.tile_k + pad) * offer.elem_bytes
     return needed > offer.hw.lds_max_per_workgroup_bytes
 
 
@@ -168,13 +181,34 @@ def problem_type(offer: Offer) -> dict[str, Any]:
     return found | ({"F32XdlMathOp": "X"} if op.dtype == "xf32" else {})
 
 
-def benchmark(offer: Offer, rounds: Mapping[str, tuple[Any, ...]] | None = None) -> dict[str, Any]:
-    """The benchmark file of the offer's kernel; `rounds` opens parameters beside their pinned values."""
+def round_values(offer: Offer, name: str) -> dict[str, list[Any]]:
+    """What a round opens around the offer's kernel: of each parameter the kernel's own value and those that TensileLite
+    takes beside the kernel's others. A parameter with one value in the round has that one.
+
+    Raises Refused where a parameter has no value, and BadInput for an unknown round.
+    """
+    if name not in ROUNDS:
+        raise BadInput(f"no tuning round {name!r}: {near_names(name, ROUNDS)}")
+    fixed = {parameter: values[0] for parameter, values in ROUNDS[name].items() if len(values) == 1}
+    base = parameters_of_offer(offer) | fixed
+    found = {parameter: [value] for parameter, value in fixed.items()}
+    for parameter, values in ROUNDS[name].items():
+        if parameter in fixed:
+            continue
+        tried = [base[parameter], *(value for value in values if value != base[parameter])]
+        broken = {value: broken_rules(RULES, _solution(offer, base | {parameter: value})) for value in tried}
+        padded = parameter.startswith("LdsPad")
+        found[parameter] = [v for v in tried if not broken[v] and not (padded and _lds(offer, pad=v))]
+        if not found[parameter]:
+            reasons = "; ".join(rule.described for rule in broken[tried[-1]])
+            raise Refused(f"the round {name} has no {parameter} around this kernel: {reasons}")
+    return found
+
+
+def benchmark(offer: Offer, opened: Mapping[str, list[Any]] | None = None) -> dict[str, Any]:
+    """The benchmark file of the offer's kernel; `opened` has the values of parameters that are not pinned."""
     op, hw = offer.op, offer.hw
-    forks = []
-    for name, value in parameters_of_offer(offer).items():
-        values = [value, *(other for other in (rounds or {}).get(name, ()) if other != value)]
-        forks.append({name: values})
+    forks = [{name: (opened or {}).get(name, [value])} for name, value in parameters_of_offer(offer).items()]
     sizes = {"Exact": [op.N, op.M, op.batch, op.K]}
     parameters = {
         "InitialSolutionParameters": None,

@@ -131,7 +131,8 @@ def descend(
     try:
         times = [us for us in meter.confirmed(start) if us is not None]
         if times:
-            start_us, disagreement = min(times), max(times) / min(times)
+            start_us = min(times)
+            disagreement = None if meter.evaluator.repeatable else max(times) / start_us
         state.incumbent_us = start_us
         rounds = [r for r in space.rounds() if not (r.reseed and plan.pool_maturity >= MATURE)]
         for sweep in range(1, plan.sweeps + 1):

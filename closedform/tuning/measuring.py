@@ -62,6 +62,8 @@ class Meter:
 
     def __post_init__(self) -> None:
         self.task = task_digest(self.identity)
+        if self.budget.evaluations == 1 and not self.evaluator.repeatable:
+            raise BadInput("a budget of 1 measurement: at least 2, for the start is measured twice")
 
     @property
     def identity(self) -> Mapping[str, object]:

@@ -19,7 +19,10 @@ __all__ = ["ProfileEvaluator"]
 @dataclass(frozen=True, slots=True)
 class ProfileEvaluator:
     """A lower bound, not a time: ceil(workgroups / CUs) workgroups of a CU, one after another, each for the clocks of
-    the pipe that binds it, counted while `blocks` workgroups run on the simulator."""
+    the pipe that binds it, counted while `blocks` workgroups run on the simulator.
+
+    Of a kernel that adds parts of sums behind the first one, there are as many workgroups as tiles.
+    """
 
     op: Any
     hw: HardwareDescriptor
@@ -35,10 +38,15 @@ class ProfileEvaluator:
         from closedform.simulation_case import How
 
         derivation = derive(self.op, self.hw, model="default", **candidate)
-        _, _, grid = derivation.require()
-        profile = profile_derivation(derivation, How(self.blocks, False, 0))
-        bound = profile.to_json()["cu_bound"]
-        if not bound or not bound["bound_clocks"]:
-            raise EvaluationFailed("the simulator counted no clocks")
-        rounds = -(-grid.blocks // self.hw.num_cus)
-        return float(rounds * bound["bound_clocks"] / self.hw.clock_mhz)
+        tiles, _, grid = derivation.require()
+        executed = profile_derivation(derivation, How(self.blocks, False, 0)).executed
+        assert executed is not None, "a derivation is profiled by running it"
+        parts = getattr(tiles, "split_k", 1)
+        clocks = 0.0
+        for number, result in enumerate(executed.results):
+            bound = result.bound.get("bound_clocks")
+            if not bound:
+                raise EvaluationFailed(f"the simulator counted no clocks of {result.kernel}")
+            blocks = grid.blocks if number == 0 else grid.blocks // parts
+            clocks += -(-blocks // self.hw.num_cus) * bound
+        return clocks / self.hw.clock_mhz

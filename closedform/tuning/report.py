@@ -36,8 +36,8 @@ def _values(candidate: Mapping[str, object]) -> str:
 def trajectory_text(found: Trajectory, grid: Trajectory | None = None) -> str:
     """The table of rounds; where a grid was measured too, its result in the last line."""
     lines = []
-    if found.start_us is not None and found.disagreement is not None:
-        lines.append(f"start     {_us(found.start_us)} us, two measurements within {found.disagreement:.2f}x")
+    twice = "" if found.disagreement is None else f", two measurements within {found.disagreement:.2f}x"
+    lines.append(f"start     {_us(found.start_us)} us{twice}")
     table = [_HEADER, *_rows(found)]
     widths = [max(len(row[column]) for row in table) for column in range(len(_HEADER))]
     for row in table:

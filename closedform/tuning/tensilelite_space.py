@@ -20,8 +20,6 @@ __all__ = ["TensileliteSpace", "parameters_of_candidate"]
 
 _WAVES = ((1, 4), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
 _WAVE_TILES = (1, 2, 4, 8)
-#: Of Stream-K's round, the split that it replaces.
-_STREAM_K = "stream_k"
 
 
 def parameters_of_candidate(candidate: Candidate) -> dict[str, Any]:
@@ -64,8 +62,7 @@ class TensileliteSpace:
         for name, axes in ROUNDS.items():
             opened = {p: v for p, v in axes.items() if len(v) > 1}
             fixed = tuple((p, v[0]) for p, v in axes.items() if len(v) == 1)
-            split = (("StreamK", 0),) if name == "split" else ()
-            others.append(Round(name, "", opened, most=0 if name == _STREAM_K else TILE_MOST, fixed=fixed + split))
+            others.append(Round(name, "", opened, most=TILE_MOST, fixed=fixed))
         return (tile, *others)
 
     def _instructions(self) -> tuple[Value, ...]:
@@ -88,9 +85,10 @@ class TensileliteSpace:
         except Undecodable:
             return None
         offer, hw = self.offer, self.offer.hw
-        rows, columns = nine.macro_tile
+        lengths = zip("AB", nine.macro_tile, strict=True)
         images = 2 if parameters["1LDSBuffer"] == 0 and parameters["PrefetchGlobalRead"] else 1
-        lds_bytes = images * (rows + columns) * parameters["DepthU"] * offer.elem_bytes
+        padded = [length * (parameters["DepthU"] + max(0, parameters[f"LdsPad{a}"])) for a, length in lengths]
+        lds_bytes = images * sum(padded) * offer.elem_bytes
         if lds_bytes > hw.lds_max_per_workgroup_bytes or parameters["DepthU"] % nine.k:
             return None
         known = parameters | {

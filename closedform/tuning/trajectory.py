@@ -36,8 +36,9 @@ class RoundResult:
 class Trajectory:
     """A search by `method` ("rounds" or "grid"). `stopped`: done, budget, time or interrupted.
 
-    `start_us` is the lower of two independent measurements of the start, `disagreement` their ratio; None where the
-    start could not be measured. `measurements` counts all that the search rests on, those of the journal too.
+    `start_us` is the lower of two independent measurements of the start, None where it could not be measured;
+    `disagreement` is their ratio, None where a second one would repeat the first. `measurements` counts all that the
+    search rests on, those of the journal too.
     """
 
     method: str

@@ -24,7 +24,7 @@ from closedform.interop.exporting import Place, export_gemm
 from closedform.interop.kernel import Kernel, transposed_layout
 from closedform.interop.offers import accepted, derived_offer
 from closedform.interop.rules import Refused, broken_rules
-from closedform.interop.tensilelite import ROUNDS, benchmark, parameters_of_offer
+from closedform.interop.tensilelite import ROUNDS, benchmark, parameters_of_offer, round_values
 from closedform.interop.tensilelite_rules import RULES, VALID, Solution, invalid_values
 from closedform.interop.tool import Offer, Tool
 from closedform.interop.tools import NAMES, TOOLS, tool_named
@@ -233,17 +233,44 @@ def test_an_override_without_a_match(listing: str | None, error: type[Exception]
         )
 
 
+@pytest.mark.parametrize("cus", [304, 80, 38])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_rounds_grid_holds_the_kernel(name: str) -> None:
-    """The incumbent's own value is in every list that a round opens."""
-    offer = derived_offer(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"))
+def test_a_rounds_grid_is_legal(name: str, layout: str, cus: int) -> None:
+    """Every value beside the others' first, and the incumbent's own value in every list that it may be in."""
+    hw = catalogue.get("mi300x").with_cus(cus)
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout=layout)
+    offer, _ = accepted(tool_named("tensilelite"), derived_offer(op, hw, tile_m=128, tile_n=128, stream_k=0))
     own = parameters_of_offer(offer)
-    ((_, group),) = benchmark(offer, ROUNDS[name])["BenchmarkProblems"]
+    ((problem, group),) = benchmark(offer, round_values(offer, name))["BenchmarkProblems"]
+    letters = "NT"[problem["TransposeA"]] + "NT"[problem["TransposeB"]]
     opened = {parameter: values for fork in group["ForkParameters"] for parameter, values in fork.items()}
-    assert all(own[parameter] == values[0] for parameter, values in opened.items())
-    tried = [{parameter: value} for parameter, values in ROUNDS[name].items() for value in values]
-    assert not any(invalid_values(one) for one in tried)
+    first = {parameter: values[0] for parameter, values in opened.items()}
+    for parameter, values in opened.items():
+        for value in values:
+            one = {**first, parameter: value}
+            assert not invalid_values(one)
+            assert not [rule.name for rule in RULES if rule.broken(Solution(one, letters, cus, (2, 2)))]
+    if name == "stream_k":
+        assert (opened["GlobalSplitU"], opened["StreamK"]) == ([0], [1, 2, 3])
+    else:
+        assert first == own
+    assert all(cus % value == 0 for value in opened["WorkGroupMappingXCC"])
     assert {p for p, values in opened.items() if len(values) > 1} <= set(ROUNDS[name])
+
+
+def test_no_pad_where_the_tile_fills_the_lds() -> None:
+    full = derived_offer(
+        Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64
+    )
+    assert round_values(full, "stores")["LdsPadA"] == [0]
+
+
+def test_a_round_without_a_legal_value_is_refused() -> None:
+    """Stream-K needs 4 waves: around a kernel of 8 its round is empty."""
+    offer = derived_offer(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"), wave_m=2, wave_n=4)
+    with pytest.raises(Refused, match="StreamK needs 4 waves"):
+        round_values(offer, "stream_k")
 
 
 REFUSALS = [

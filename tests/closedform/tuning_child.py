@@ -13,7 +13,8 @@ from pathlib import Path
 from closedform.tuning.candidate import Candidate, Round, canonical
 from closedform.tuning.descent import descend
 from closedform.tuning.journal import Journal
-from closedform.tuning.measuring import Meter
+from closedform.tuning.measuring import Budget, Meter
+from closedform.tuning.trajectory import Trajectory
 
 VALUES = tuple(range(8))
 
@@ -52,6 +53,15 @@ class Bowl:
                 stream.write(canonical(candidate) + "\n")
         a, b, c = (int(candidate[name]) for name in "abc")
         return 10.0 + (a - 5) ** 2 + (b - 2) ** 2 + (c - 6) ** 2
+
+
+def times_of(found: Trajectory) -> list[float]:
+    """The start's time and the incumbent's after each round."""
+    return [us for us in (found.start_us, *(r.latency_us for r in found.rounds)) if us is not None]
+
+
+def searched(bowl: Bowl, budget: Budget | None = None, journal: Journal | None = None) -> Trajectory:
+    return descend(Meter(bowl, bowl, Journal() if journal is None else journal, budget or Budget()))
 
 
 if __name__ == "__main__":

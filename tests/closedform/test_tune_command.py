@@ -1,0 +1,77 @@
+"""closedform tune on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from jsonschema import Draft202012Validator
+
+from closedform.schemas import schema
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+LANDSCAPE = Path(__file__).parent / "data" / "h200_landscape.csv"
+ATTENTION_LANDSCAPE = LANDSCAPE.with_name("h200_attention_landscape.csv")
+
+
+TABLE = ("tune", "gemm", "--M", 8192, "--N", 16, "--K", 2048, "--dtype", "bf16", "--hw", "h200", "--evaluator", "table")
+
+
+def test_json_follows_its_schema(run_json: RunJson, tmp_path: Path) -> None:
+    plot = tmp_path / "plot.svg"
+    answer = run_json(*TABLE, "--table", LANDSCAPE, "--grid", "--budget", 40, "--plot", plot)
+    assert list(Draft202012Validator(schema("tune")).iter_errors(answer)) == []
+    assert answer["measurements"] <= 40
+    assert answer["grid"]["method"] == "grid"
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_attention_of_a_table(run_json: RunJson) -> None:
+    shape = ("--L", 1024, "--d", 128, "--heads", 16, "--batch", 16, "--dtype", "bf16", "--hw", "h200")
+    answer = run_json("tune", "attention", *shape, "--evaluator", "table", "--table", ATTENTION_LANDSCAPE)
+    assert answer["best"]["tile_q"] >= 16
+    assert answer["best_us"] <= answer["start_us"]
+
+
+def test_a_journal_is_resumed_by_the_command(run_json: RunJson, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    first = run_json(*TABLE, "--table", LANDSCAPE, "--journal", journal)
+    second = run_json(*TABLE, "--table", LANDSCAPE, "--journal", journal)
+    assert first["evaluated"] == first["measurements"] == second["measurements"]
+    assert second["evaluated"] == 0
+    assert second["best"] == first["best"]
+
+
+def test_the_table_of_rounds(run: Run) -> None:
+    shown = run("tune", "attention", "--L", 1024, "--d", 64, "--dtype", "f16", "--hw", "mi300x", "--evaluator", "model")
+    assert shown.exit_code == 0
+    assert "enumerated  legal  measured" in shown.stdout
+    assert "stopped   done" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--budget", 0), 2),
+        (("--seconds", -1), 2),
+        (("--pool-maturity", 2), 2),
+        (("--evaluator", "nothing"), 2),
+        (("--plot", "x.nothing"), 2),
+    ],
+)
+def test_bad_input_of_the_command(run: Run, arguments: tuple[object, ...], status: int) -> None:
+    base = ("tune", "attention", "--L", 128, "--d", 64, "--dtype", "f16", "--hw", "mi300x", "--evaluator", "model")
+    assert run(*base, *arguments).exit_code == status
+
+
+def test_a_foreign_journal_is_bad_input(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("notes\n")
+    result = run(*TABLE, "--table", LANDSCAPE, "--journal", path)
+    assert result.exit_code == 2
+    assert path.read_text() == "notes\n"
