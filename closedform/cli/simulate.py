@@ -51,10 +51,11 @@ def simulate() -> None:
 
 @simulate.command()
 @takes(ATTENTION)
+@click.option("--unfused", is_flag=True, help="The three kernels of `emit attention --unfused`, one after the other.")
 @blocks_option(None)
 @sanitizers_option
 @seed_option
-def attention(request: Request, *, blocks: int | None, sanitizers: bool, seed: int) -> None:
+def attention(request: Request, *, unfused: bool, blocks: int | None, sanitizers: bool, seed: int) -> None:
     """Simulate the emitted fused attention. Choose a length of some hundreds, or a sample with --blocks.
 
     \b
@@ -62,7 +63,13 @@ def attention(request: Request, *, blocks: int | None, sanitizers: bool, seed: i
       closedform simulate attention --L 512 --d 128 --hw mi300x
       closedform simulate attention --L 77 --Lkv 200 --d 40 --hw mi100 --dtype f16 --heads 2 --json
       closedform simulate attention --L 16384 --d 128 --heads 16 --dtype bf16 --hw mi355x --blocks 2
+      closedform simulate attention --L 130 --d 64 --dtype f16 --hw mi300x --unfused
     """
+    if unfused:
+        if request.overrides or blocks is not None:
+            raise click.UsageError("--unfused runs the default tiles, all of them: leave out --blocks and tile options")
+        _simulate_unfused(request, How(None, sanitizers, seed))
+        return
     _simulate(request, How(blocks, sanitizers, seed))
 
 
@@ -121,6 +128,20 @@ def softmax(request: Request, *, blocks: int | None, sanitizers: bool, seed: int
     _simulate(request, How(blocks, sanitizers, seed))
 
 
+def _simulate_unfused(request: Request, how: How) -> None:
+    from closedform.simulate_unfused import simulate_unfused
+    from closedform.visitors.unfused import derive_unfused
+
+    _finish(request, simulate_unfused(derive_unfused(request.op, request.hw), how))
+
+
+def _finish(request: Request, done: Simulation) -> None:
+    _print(done, request.as_json)
+    if not done.ok:
+        click.echo("error: the compiled kernel is wrong: this is a bug in closedform", err=True)
+        raise click.exceptions.Exit(1)
+
+
 def _simulate(request: Request, how: How, **scalars: float) -> None:
     """Derive, compile, execute and print; exit status 1 where the kernel is wrong."""
     from closedform.simulation import compiled_kernel, simulate_derivation
@@ -132,10 +153,7 @@ def _simulate(request: Request, how: How, **scalars: float) -> None:
     compiled = compiled_kernel(derivation)
     with workgroup_progress() as progress:
         done = simulate_derivation(derivation, replace(how, progress=progress), compiled=compiled, scalars=scalars)
-    _print(done, request.as_json)
-    if not done.ok:
-        click.echo("error: the compiled kernel is wrong: this is a bug in closedform", err=True)
-        raise click.exceptions.Exit(1)
+    _finish(request, done)
 
 
 @simulate.command("file", hidden=True)

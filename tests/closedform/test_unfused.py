@@ -121,3 +121,17 @@ def test_simulated_kernels_agree_with_float64(gpu, op, record_property):
     assert done.ok, (done.accuracy, done.reports)
     assert len(done.later) == 2
     record_property(f"max_rel_error {op.dtype}", done.accuracy.max_rel_error)
+
+
+@needs_compiler
+@pytest.mark.compile
+def test_simulate_on_the_command_line(run_json):
+    done = run_json("simulate", "attention", "--L", 16, "--d", 32, "--dtype", "f16", "--hw", "mi300x", "--unfused")
+    assert_valid(done, "simulate")
+    assert done["ok"]
+
+
+def test_a_sample_of_three_kernels_is_refused(run):
+    result = run("simulate", "attention", "--L", 16, "--d", 32, "--hw", "mi300x", "--unfused", "--blocks", 1)
+    assert result.exit_code == 2
+    assert "leave out --blocks" in result.stderr
