@@ -17,9 +17,12 @@ import numpy as np
 
 from .numerics import Array
 
-__all__ = ["LOG2_E", "SoftmaxState", "log2_scale", "power"]
+__all__ = ["HEADROOM", "LOG2_E", "SoftmaxState", "log2_scale", "power", "raised"]
 
 LOG2_E = 1.4426950408889634
+#: Powers of two that a logit may lie above the maximum it is taken relative to before the maximum is raised.
+#: Exponentials stay below 2^8, which f16 holds as precisely as any other value, and f32 the sum of 2^31 of them.
+HEADROOM = 8.0
 
 
 def log2_scale(scale: float) -> np.float32:
@@ -40,6 +43,21 @@ def power(x: Array, m: Array, c: np.float32) -> Array:
     return np.asarray(np.exp2((x - safe) * c))
 
 
+def raised(m: Array, top: Array, c: np.float32, axes: tuple[int, ...]) -> Array:
+    """The maximum that a wave goes on with: fmax(m, top) if that of one row grew past HEADROOM, m otherwise.
+
+    `axes` are those of the rows of a wave, which decide together. Any finite maximum gives the same quotient of sums;
+    it is one of the logits so far, so the largest exponential is at least 1 and none is above 2^HEADROOM.
+
+    >>> raised(np.float32([-np.inf, 0.0]), np.float32([2.0, 1.0]), np.float32(1.0), (0,)).tolist()
+    [2.0, 1.0]
+    >>> raised(np.float32([0.0, 0.0]), np.float32([8.0, 1.0]), np.float32(1.0), (0,)).tolist()
+    [0.0, 0.0]
+    """
+    grown = ((top - m) * c > HEADROOM).any(axis=axes, keepdims=True)
+    return np.where(grown, np.fmax(m, top), m)
+
+
 @dataclass(frozen=True, slots=True)
 class SoftmaxState:
     """Maximum `m` (raw logits) and sum `l` of a set of keys, for every row.
@@ -58,7 +76,7 @@ class SoftmaxState:
     @classmethod
     def of(cls, scores: Array, c: np.float32) -> SoftmaxState:
         """The state of the keys along the last axis of `scores`."""
-        m = np.fmax.reduce(scores, axis=-1, initial=np.float32(-np.inf))
+        m = _top(scores)
         return cls(m, power(scores, m[..., None], c).sum(axis=-1))
 
     def combine(self, other: SoftmaxState, c: np.float32) -> SoftmaxState:
@@ -73,7 +91,13 @@ class SoftmaxState:
         which everything summed so far must be rescaled. The state equals `combine` with `of(scores)` up to
         rounding.
         """
-        m = np.fmax(self.m, np.fmax.reduce(scores, axis=-1, initial=np.float32(-np.inf)))
+        return self._relative_to(np.fmax(self.m, _top(scores)), scores, c)
+
+    def absorb_lazily(self, scores: Array, c: np.float32) -> tuple[SoftmaxState, Array, Array]:
+        """`absorb` for the rows of one wave, which raise their maxima together and only when that is due."""
+        return self._relative_to(raised(self.m, _top(scores), c, (0,)), scores, c)
+
+    def _relative_to(self, m: Array, scores: Array, c: np.float32) -> tuple[SoftmaxState, Array, Array]:
         p, rescale = power(scores, m[..., None], c), power(self.m, m, c)
         return SoftmaxState(m, self.l * rescale + p.sum(axis=-1)), p, rescale
 
@@ -86,3 +110,8 @@ class SoftmaxState:
     def lse(self) -> Array:
         """m + log l, the logarithm of the sum of exponentials of the scaled scores where c is log2(e); -inf of none."""
         return np.asarray(np.where(np.isinf(self.m), np.zeros_like(self.m), self.m) + np.log(self.l))
+
+
+def _top(scores: Array) -> Array:
+    """Largest score of each row; -inf of none."""
+    return np.asarray(np.fmax.reduce(scores, axis=-1, initial=np.float32(-np.inf)))

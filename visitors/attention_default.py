@@ -28,8 +28,8 @@ from .formula import FormulaValue, ceil_div, round_up
 
 __all__ = ["Overrides", "derive_default"]
 
-#: Waves of a workgroup: one for each SIMD, fewer only to fill the device.
-WAVES = (4, 2, 1)
+#: Waves of a workgroup, fewer than fill the CU only to fill the device: they share what one of them loads of K and V.
+WAVES = (8, 4, 2, 1)
 #: Query rows of a wave, tried in this order; beyond 64 the LDS reads are already a quarter of the matrix time.
 TILE_Q = (64, 32, 16)
 #: Query rows below which the device is not filled with smaller tiles: a narrower atom doubles the LDS bytes per FLOP.
@@ -114,12 +114,12 @@ class _Model:
 
         A second wave of the SIMD pays only where it does not cost the useful step.
         """
-        waves = self.fixed.waves or WAVES[0]
         choices = self._tile_q_choices()
         wide = [t for t in choices if t > TILE_Q[-1]]
         narrow = [t for t in choices if t <= TILE_Q[-1]]
         for rows in (wide, narrow):
             for per_simd in self._waves_per_simd():
+                waves = self.fixed.waves or per_simd * self.hw.simds_per_cu
                 for useful in USEFUL_TILE_KV[:1] if per_simd > 1 else USEFUL_TILE_KV:
                     for tile_q in rows:
                         found = self._fit(per_simd, waves, tile_q, useful)
@@ -288,7 +288,9 @@ class _Model:
 
     def _smaller(self, first: _Candidate) -> Iterator[_Candidate]:
         for tile_q in (t for t in self._tile_q_choices() if t >= min(FILL_TILE_Q, first.tiles.tile_q)):
-            for waves in WAVES if self.fixed.waves is None else (self.fixed.waves,):
+            for waves in (
+                (w for w in WAVES if w <= first.tiles.waves) if self.fixed.waves is None else (self.fixed.waves,)
+            ):
                 if (tile_q, waves) == (first.tiles.tile_q, first.tiles.waves) or tile_q > first.tiles.tile_q:
                     continue
                 for per_simd in dict.fromkeys((first.tiles.waves_per_simd, 1)):

@@ -1,7 +1,7 @@
 """The live set of emitted attention, item by item: what the register promise consists of.
 
-It is taken at the synchronisation point between the two products, where Q, S, O, the running maximum and sum and the
-tiles under way are all live.
+It is taken at the synchronisation point between the two products, where Q, the scores of this step and the next, O, the
+running maximum and sum and the tile under way are all live.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from math import gcd
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.occupancy import register_budget
 
+from .attention_schedule import keys_of_v_block
 from .derivation import PredictedResources, RegisterItem
 
 __all__ = ["StepShape", "predicted_registers", "predicted_resources"]
 
 #: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what
 #: the binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
-ADDRESSES = 21
+ADDRESSES = 36
 #: Registers of LDS reads under way where the budget leaves room, by bytes of an element: twelve 16-byte reads, fourteen
-#: of f32, whose reads feed twice as many MFMAs; three at the least.
+#: of f32, whose reads feed twice as many MFMAs; the four issued ahead and the one in use at the least.
 FRAGMENTS = {2: 48, 4: 56}
-FRAGMENTS_LEAST = 12
+FRAGMENTS_LEAST = 20
 #: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length.
-#: Other kernels get a fifth on top (short steps, padded rows, AccVGPRs in a file of their own), two fifths with P
+#: Other kernels get a fifth on top (short steps, padded rows), two fifths with P
 #: through LDS, as much again and all ArchVGPRs with scalar FMA, which the compiler schedules most freely.
 ALLOWANCE = 5
 FULL_STEP = 64
@@ -54,9 +55,9 @@ class StepShape:
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
 
-        Exponentials take the place of the scores as they are made; about half of them exist beside the scores. A
-        thread loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for vec keys in 16 bits. Each
-        access has its own offset; `access` elements are what the alignment of a row allows.
+        Half of the exponentials exist beside the scores before the product takes them, packed in 16 bits. A thread
+        loads K in 16-byte chunks; V likewise in f32, in rows of dv_run elements for the keys of a block in 16 bits.
+        Each access has its own offset; `access` elements are what the alignment of a row allows.
         """
         lanes, elem_bytes = self.lanes, self.elem_bytes
         packed = elem_bytes < 4
@@ -66,11 +67,12 @@ class StepShape:
         vec, threads = 16 // elem_bytes, self.waves * lanes
         elements = self.tile_kv * self.d_pad
         k_chunks = -(-elements // (vec * threads))
-        v_rows = -(-elements // (vec * self.dv_run * threads)) * vec if packed else k_chunks
+        v_keys = keys_of_v_block(self.tile_kv, self.d_pad, self.dv_run, threads)
+        v_rows = -(-elements // (v_keys * self.dv_run * threads)) * v_keys if packed else k_chunks
         v_row = self.dv_run if packed else vec
         access = gcd(self.d, vec)
         offsets = k_chunks * (vec // access) + v_rows * -(-v_row // access)
-        return q, s, s // 2, o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
+        return q, s, s // (4 if packed else 2), o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
 
     @property
     def pairs(self) -> int:
@@ -92,16 +94,22 @@ class StepShape:
         """(ArchVGPRs, AccVGPRs, all registers) that must be there.
 
         What vector instructions touch must be ArchVGPRs; on a unified file that includes the accumulators, on a split
-        one the products leave S and O in AccVGPRs. Only one tile is under way at a time in program order; the compiler
-        issues the other one early where the budget leaves room.
+        one the products leave S and O in AccVGPRs. S is there twice: the next scores grow while these become
+        exponentials. Only one tile of K or V is under way at a time.
         """
         q, s, p, o, k, v, offsets = self.counts()
-        touched = s + p + max(k, v) + offsets + 2 * self.query_tiles + ADDRESSES + FRAGMENTS_LEAST
-        matrix = 0 if self.columns else s + o
+        touched = 2 * s + p + max(k, v) + offsets + 5 * self.query_tiles + ADDRESSES + FRAGMENTS_LEAST
+        matrix = 0 if self.columns else 2 * s + o
         if unified:
             return touched + o, 0, touched + o + q
-        in_arch = touched + q + (o if self.columns else 0)
+        in_arch = touched + q + self.copies + (o if self.columns else 0)
         return in_arch, matrix, in_arch + matrix
+
+    @property
+    def copies(self) -> int:
+        """ArchVGPRs for scores on their way from AccVGPRs to a 16-bit chunk, on a split file."""
+        packed = self.elem_bytes < 4 and not self.columns
+        return self.tile_q * self.tile_kv // (2 * self.lanes) if packed else 0
 
     def items(self) -> tuple[RegisterItem, ...]:
         """The live set with reasons; `file` says what a split register file forces."""
@@ -109,12 +117,16 @@ class StepShape:
         matrix = "arch" if self.columns else "acc"
         items = (
             RegisterItem("Q", q, "any", "query fragments, operand B of the first product, kept for the loop"),
-            RegisterItem("S", s, "arch", "scores of one step; the exponentials take their place"),
-            RegisterItem("P", p, "arch", "exponentials that exist beside the scores they replace"),
-            RegisterItem("O", o, matrix, "output accumulators, rescaled every step"),
-            RegisterItem("m, l", 2 * self.query_tiles, "arch", "running maximum and sum, one lane a query"),
-            RegisterItem("K under way", k, "arch", "next K tile, loaded under the first product"),
-            RegisterItem("V under way", v, "arch", "next V tile, loaded under the softmax and the second product"),
+            RegisterItem("S", s, "arch", "scores of a step, on their way to exponentials"),
+            RegisterItem("next S", s, "arch", "scores of the next step, which the first product sums meanwhile"),
+            RegisterItem("P", p, "arch", "exponentials that wait for the second product"),
+            RegisterItem("O", o, matrix, "output accumulators, rescaled when the maximum grows"),
+            RegisterItem(
+                "m, l", 5 * self.query_tiles, "arch", "maxima of the rows, of the step, and the sums of both halves"
+            ),
+            RegisterItem(
+                "K, V under way", max(k, v), "arch", "next K under the first product, next V under the second"
+            ),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access of a step"),
             RegisterItem("addresses", ADDRESSES, "arch", "LDS addresses, loop control, temporaries of the softmax"),
             RegisterItem("pairs", self.pairs, "arch", "copies of scalar accumulators for packed arithmetic"),
@@ -137,15 +149,17 @@ def predicted_registers(hw: HardwareDescriptor, shape: StepShape, per_simd: int)
     budget = register_budget(hw, per_simd)
     _, s, _, o, *_ = shape.counts()
     live = shape.live + allowance(hw, shape, shape.live)
+    if not hw.vgpr_unified and not shape.columns:
+        live += shape.copies - 2 * s
     limit = budget.total if hw.vgpr_unified else budget.arch
     registers = min(live, limit)
     arch = min(registers, budget.arch)
-    return registers, arch, registers - arch if hw.vgpr_unified else min(budget.acc, s + o), limit
+    return registers, arch, registers - arch if hw.vgpr_unified else min(budget.acc, 2 * s + o), limit
 
 
 def allowance(hw: HardwareDescriptor, shape: StepShape, live: int) -> int:
     """Registers on top of the counted ones for kernels unlike those that the counts were held against."""
-    if shape.is_calibrated and hw.vgpr_unified:
+    if shape.is_calibrated:
         return 0
     if shape.columns:
         return max(live, hw.vgpr_arch - live)

@@ -73,7 +73,7 @@ class AttentionCompute(Visitor):
         head, rows, keys = (node.batch, node.head), node.rows.slice, node.keys.slice
         q, k, v = self.inputs["Q"][head][rows], self.inputs["K"][head][keys], self.inputs["V"][head][keys]
         c = log2_scale(node.op.scale)
-        self._state, p, rescale = self._state.absorb(q @ k.T, c)
+        self._state, p, rescale = self._state.absorb_lazily(q @ k.T, c)
         self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> None:

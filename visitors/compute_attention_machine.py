@@ -14,7 +14,7 @@ import numpy as np
 
 from closedform.operators.attention import AttentionStep, AttentionTiles, AttentionWave, ScoreAtom, ValueAtom
 from closedform.operators.chain_layout import ChainLayout
-from closedform.operators.monoid import SoftmaxState, log2_scale, power
+from closedform.operators.monoid import SoftmaxState, log2_scale, power, raised
 from closedform.operators.numerics import Array, rounded
 
 from .compute_mfma import LANES, mfma
@@ -96,12 +96,12 @@ class AttentionMachine:
         self.s[:, n, t] = mfma(self.layout.atom, k, self.q[:, n, atom.d_step, :, part], self.s[:, n, t])
 
     def softmax(self, step: AttentionStep) -> None:
-        """Mask, maximum and sum of the tile, exponentials, and the rescaling of what was summed before."""
+        """Mask, maximum and sum of the tile, exponentials, and where it is due the rescaling of what was summed."""
         s = self.s
         if step.keys.is_clipped:
             s = np.where(self.key_held < step.keys.extent, s, np.float32(-np.inf))
-        top = np.fmax.reduce(s, axis=(2, 4))
-        m = np.fmax(self.state.m, self._across_groups(top, np.fmax))
+        top = self._across_groups(np.fmax.reduce(s, axis=(2, 4)), np.fmax)
+        m = raised(self.state.m, top, self.c, (1, 2))
         rescale = power(self.state.m, m, self.c)
         p = power(s, m[:, :, None, :, None], self.c)
         registers = np.moveaxis(p, (2, 4), (0, 1)).reshape(-1, *m.shape)

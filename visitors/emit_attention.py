@@ -18,11 +18,15 @@ from closedform.operators.attention import (
     ValueAtom,
 )
 from closedform.operators.chain_layout import ChainLayout
+from closedform.operators.monoid import HEADROOM
 from closedform.operators.policy import Pad
 
 from . import emit_attention_atom as atom_text
 from . import emit_attention_block as block_text
+from . import emit_attention_schedule as schedule_text
+from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
+from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
 from .emit_host import host
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
@@ -39,13 +43,14 @@ TOLERANCES = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
 _IMPORTS = """
 import math
 import sys
+from functools import partial
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 import torch
 from flydsl._mlir.dialects import fly
 from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
-from flydsl.expr import gpu, rocdl
+from flydsl.expr import gpu, range_constexpr, rocdl
 from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
 """
@@ -83,6 +88,7 @@ class AttentionEmit(Visitor):
         self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
         self.packed = self.elem_bytes < 4
         self.threads = tiles.waves * self.hw.wavefront_size
+        self.v_keys = keys_of_v_block(tiles.tile_kv, tiles.d_pad, self.layout.dv_run, self.threads)
         self.columns = -(-tiles.d_pad // self.hw.wavefront_size)
         covered = self.columns * self.hw.wavefront_size if op.variant == "fma" else tiles.d_pad
         self.padded = max(covered, tiles.d_pad) != op.d
@@ -122,7 +128,7 @@ class AttentionEmit(Visitor):
         if self.packed and self.op.p_dtype == self.op.dtype:
             by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
             convert = "bits" if by_hand else "round"
-        return join(wave_text.softmax(convert), self.visit(node.interior()[0]))
+        return join(softmax_text.softmax(convert), self.visit(node.interior()[0]))
 
     def visit_AttentionStep(self, node: AttentionStep) -> str:
         atoms = [self.visit(atom) for atom in node.interior()]
@@ -142,9 +148,12 @@ class AttentionEmit(Visitor):
         return join(
             atom_text.p_image() if through_lds else "",
             atom_text.accumulators(scalar),
+            atom_text.row_sum(),
+            schedule_text.order(),
             atom_text.scalar_product(self.packed) if scalar else "",
             wave_text.wave(
                 through_lds,
+                self.packed and not through_lds,
                 atom_text.values(self.op.variant, self.packed),
                 "fx.Float32" if scalar else "Vec",
             ),
@@ -160,11 +169,11 @@ class AttentionEmit(Visitor):
     def _v_units(self) -> int:
         if not self.packed:
             return self._k_units
-        return self.tiles.tile_kv // self.layout.vec * (self.tiles.d_pad // self.layout.dv_run)
+        return self.tiles.tile_kv // self.v_keys * (self.tiles.d_pad // self.layout.dv_run)
 
     @property
     def _v_vectors(self) -> int:
-        return -(-self._v_units // self.threads) * (self.layout.vec if self.packed else 1)
+        return -(-self._v_units // self.threads) * (self.v_keys if self.packed else 1)
 
     def _occupancy(self) -> int:
         """Waves per SIMD that the compiler is asked for: what the promise allows with a quarter to spare."""
@@ -308,7 +317,9 @@ class AttentionEmit(Visitor):
         if self.packed:
             rows += [
                 ("V_ROW_UNITS", "HEAD_DIM_PADDED // V_COLS", ""),
-                ("V_UNITS", "TILE_KV // VEC * V_ROW_UNITS", "blocks of VEC keys x V_COLS columns"),
+                ("V_KEYS", self.v_keys, "keys of the block of V that a thread transposes"),
+                ("V_SHARES", "VEC // V_KEYS", "of these blocks side by side in LDS"),
+                ("V_UNITS", "TILE_KV // V_KEYS * V_ROW_UNITS", "blocks of V_KEYS keys x V_COLS columns"),
             ]
         rows += [
             ("V_VECTORS", self._v_vectors, "row vectors of V that a thread keeps under way"),
@@ -317,6 +328,11 @@ class AttentionEmit(Visitor):
                 f"{lay.swizzle_group}, {8 // lay.swizzle_group}",
                 "XOR swizzle of K in LDS",
             ),
+            ("READ, WRITE, MFMA", "0x100, 0x200, 0x8", "kinds of instructions that the scheduler knows"),
+            ("VMEM_READ, TRANS, SHUFFLE, FREE", "0x20, 0x400, 0x80, 0", "loads, powers, permutes, any others"),
+            ("PAIR_SLOTS", pair_slots(op, self.hw), "instructions for the exponentials of two scores"),
+            ("EARLY_PAIRS", early_pairs(op, tiles), "of them under the first product"),
+            ("HEADROOM", HEADROOM, "powers of two that a score may lie above the running maximum"),
             ("NEG_INF", f'float("{self.boundary["S"].value}")', "what a key past the end scores"),
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from .emit_text import join, piece
+from .emit_text import fill, join, piece
 
-__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "scalar_product", "values"]
+__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "row_sum", "scalar_product", "values"]
 
 
 def matrix_multiply() -> str:
@@ -86,42 +86,65 @@ def accumulators(scalar: bool) -> str:
     )
 
 
-_VALUES_PACKED = '''
-def values(self, p, acc):
+_VALUES = '''
+def values(self, order, p, acc, others):
     """O^T += V^T P^T: @how@."""
     @prepare@
-    for s in range(KEY_CHUNKS):
-        for d in range(D_TILES):
-            v = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
-            for j in range(0, VEC, AB):
-                for n in range(Q_TILES):
-                    i = n * D_TILES + d
-                    acc[i] = mma(self.atom, part(v, j, AB), part(p[n][s], j, AB), acc[i])
+    acc = list(acc)
+    order.weave(*self.value_products(p, acc), others, 0.9@ready@)
     return acc
 '''
 
-_VALUES_F32 = '''
-def values(self, p, acc):
-    """O^T += V^T P^T: @how@."""
-    @prepare@
-    for i in range(KEY_CHUNKS * VEC):
-        key = i // VEC * CHUNK + i % VEC + VEC * self.group
-        for block in range(0, D_TILES, V_COLS):
-            v = lds_load(self.lds_v, v_place(key, block * ATOM_M + self.column * V_COLS), V_COLS)
-            for j in range(V_COLS):
-                for n in range(Q_TILES):
-                    o = n * D_TILES + block + j
-                    acc[o] = mma(self.atom, v[j].ir_value(), @operand@, acc[o])
-    return acc
+_HAS_OPERAND = '''
+def has_operand(self, p, group):
+    """Whether the exponentials that a group of MFMAs takes are there."""
+    last = @last@
+    return all(tile[last] is not None for tile in p)
+'''
+
+_PRODUCTS_PACKED = '''
+def read_v(self, fragments, s, d):
+    fragments[s, d] = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
+
+def multiply_v(self, acc, fragments, p, n, s, d, j):
+    a, b = part(fragments[s, d], j, AB), part(@operand@, j, AB)
+    acc[n * D_TILES + d] = mma(self.atom, a, b, acc[n * D_TILES + d])
+
+def value_products(self, p, acc):
+    """LDS reads of V, and for each the MFMAs that use it."""
+    fragments, steps = {}, [(s, d) for s in range(KEY_CHUNKS) for d in range(D_TILES)]
+    reads = [(READ, 1, 1, partial(self.read_v, fragments, *step)) for step in steps]
+    uses = [(n, j) for j in range(0, VEC, AB) for n in range(Q_TILES)]
+    return reads, [
+        [(MFMA, 1, 1, partial(self.multiply_v, acc, fragments, p, n, *step, j)) for n, j in uses] for step in steps
+    ]
+'''
+
+_PRODUCTS_F32 = '''
+def read_v(self, fragments, i, block):
+    key = i // VEC * CHUNK + i % VEC + VEC * self.group
+    fragments[i, block] = lds_load(self.lds_v, v_place(key, block * ATOM_M + self.column * V_COLS), V_COLS)
+
+def multiply_v(self, acc, fragments, p, n, i, block, j):
+    o = n * D_TILES + block + j
+    acc[o] = mma(self.atom, fragments[i, block][j].ir_value(), @operand@.ir_value(), acc[o])
+
+def value_products(self, p, acc):
+    """LDS reads of V, and for each the MFMAs that use it."""
+    fragments, steps = {}, [(i, d) for i in range(KEY_CHUNKS * VEC) for d in range(0, D_TILES, V_COLS)]
+    reads = [(READ, 1, 1, partial(self.read_v, fragments, *step)) for step in steps]
+    uses = [(n, j) for j in range(V_COLS) for n in range(Q_TILES)]
+    return reads, [
+        [(MFMA, 1, 1, partial(self.multiply_v, acc, fragments, p, n, *step, j)) for n, j in uses] for step in steps
+    ]
 '''
 
 _STORE_MFMA = '''
-def epilogue(self, state):
+def epilogue(self, l, acc):
     """O = O^T / l, V_COLS consecutive columns at a time; a row without visible keys gives 0."""
-    _, _, l, acc = split_state(state)
     rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
     for n in range(Q_TILES):
-        total = across_groups(l[n], lambda a, b: a + b)
+        total = row_sum(l[n])
         inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / total)
         columns = {}
         for d in range(D_TILES):
@@ -132,6 +155,12 @@ def epilogue(self, state):
                 out = [columns[first + j] for j in range(V_COLS)]
                 col = first + DV_GROUP * self.group
                 self.store(out, rows, n * ATOM_N + self.column, row_stride, col)
+'''
+
+_ROW_SUM = '''
+def row_sum(l):
+    """Sum of the exponentials of a query: over both halves of each lane's sum and over the lane groups."""
+    return across_groups(fx.Float32(l[0]) + fx.Float32(l[1]), lambda a, b: a + b)
 '''
 
 _STORE_PIECES = '''
@@ -181,18 +210,18 @@ def fma_keys(lds_v, lds_p, lane, acc):
 '''
 
 _VALUES_FMA = '''
-def values(self, p, acc):
+def values(self, order, p, acc, others):
     """O += P V by scalar FMA; P goes through LDS."""
+    order.do(others)
     self.write_p(p)
     return list(fma_keys(self.lds_v, self.lds_p, self.lane, acc))
 '''
 
 _STORE_FMA = '''
-def epilogue(self, state):
+def epilogue(self, l, acc):
     """O = O / l, one column a lane and store; a row without visible keys gives 0."""
-    _, _, l, acc = split_state(state)
     rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
-    totals = [across_groups(l[n], lambda a, b: a + b) for n in range(Q_TILES)]
+    totals = [row_sum(x) for x in l]
     inverses = [(t == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / t) for t in totals]
     for query in range(TILE_Q):
         inverse = of_query(inverses, query)
@@ -210,6 +239,10 @@ def p_place(query, key):
 
 def p_image() -> str:
     return piece(_P_PLACE)
+
+
+def row_sum() -> str:
+    return piece(_ROW_SUM)
 
 
 def output_columns(packed: bool) -> str:
@@ -251,17 +284,18 @@ def values(variant: str, packed: bool) -> str:
     write = piece(_WRITE_P).replace("@run@", run)
     if variant == "fma":
         return indent(join(write, piece(_VALUES_FMA), piece(_STORE_FMA), store, blank=1), "    ")
-    text = piece(_VALUES_PACKED if packed else _VALUES_F32)
     if variant == "chained":
         how = "the C registers of S^T are the B operand, only the order of the keys differs"
-        prepare = "p = [[rounded(tile[i : i + VEC]) for i in range(0, len(tile), VEC)] for tile in p]" if packed else ""
-        operand = "p[n][i].ir_value()"
+        prepare, operand = "", "p[n][s * VEC]" if packed else "p[n][i]"
+        ready = ", partial(self.has_operand, p)"
     else:
         how = "P goes through LDS and comes back as operand B in natural key order"
-        prepare = "self.write_p(p)\n    p = [[self.read_p(n, s) for s in range(KEY_CHUNKS)] for n in range(Q_TILES)]"
-        operand = "p[n][i // VEC][i % VEC].ir_value()"
-    text = text.replace("@how@", how).replace("@operand@", operand)
-    text = text.replace("    @prepare@\n", f"    {prepare}\n" if prepare else "")
+        prepare = "self.write_p(p)\np = [[self.read_p(n, s) for s in range(KEY_CHUNKS)] for n in range(Q_TILES)]"
+        operand, ready = "p[n][s]" if packed else "p[n][i // VEC][i % VEC]", ""
+    text = fill(_VALUES.strip("\n"), {"how": how, "prepare": prepare, "ready": ready})
+    last = "group // D_TILES * VEC + VEC - 1" if packed else "group // (D_TILES // V_COLS)"
+    has_operand = fill(_HAS_OPERAND.strip("\n"), {"last": last})
+    products = fill((_PRODUCTS_PACKED if packed else _PRODUCTS_F32).strip("\n"), {"operand": operand})
     read_p = piece(
         '''
         def read_p(self, n, s):
@@ -271,5 +305,5 @@ def values(variant: str, packed: bool) -> str:
         '''
     )
     epilogue = piece(_STORE_MFMA)
-    extra = [write, read_p] if variant == "lds" else []
-    return indent(join(*extra, text, epilogue, store, blank=1), "    ")
+    extra = [write, read_p] if variant == "lds" else [has_operand]
+    return indent(join(*extra, text, products, epilogue, store, blank=1), "    ")

@@ -116,79 +116,81 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
 
     `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate.
     """
-    store_all = piece(
-        """
-        def store_all(values, pointers):
-            for value, pointer in zip(values, pointers, strict=True):
-                fx.ptr_store(value, pointer)
-        """
-    )
+    store_if = ""
     if not (k_divides and v_divides):
-        store_all = join(
-            store_all,
-            piece(
-                """
-                @flyc.jit
-                def store_if(active, values, pointers):
-                    if active:
-                        store_all(values, pointers)
-                """
-            ),
+        store_if = piece(
+            """
+            @flyc.jit
+            def store_if(active, value, pointer):
+                if active:
+                    fx.ptr_store(value, pointer)
+            """
         )
 
-    def store(values: str, pointers: str, units: str, divides: bool) -> str:
+    def store(value: str, pointer: str, units: str, divides: bool) -> str:
         if divides:
-            return f"store_all({values}, {pointers})"
-        return f"store_if(unit < {units}, {values}, {pointers})"
+            return f"fx.ptr_store({value}, {pointer})"
+        return f"store_if(unit < {units}, {value}, {pointer})"
 
     load_k = piece(
         '''
         def load_k(source, row_stride, thread):
-            """This thread's 16-byte chunks of a K tile."""
+            """This thread's 16-byte chunks of a K tile, and the operations that load them."""
             chunks = []
-            for i in range(ceil_div(K_UNITS, THREADS)):
-                unit = thread + i * THREADS
+
+            def fetch(unit):
                 row, chunk = unit // ROW_CHUNKS, unit % ROW_CHUNKS
                 chunks.append(load(source, row, row_stride, chunk * VEC, VEC))
-            return chunks
+
+            accesses = VEC // ACCESS
+            units = [thread + i * THREADS for i in range(ceil_div(K_UNITS, THREADS))]
+            return chunks, [(VMEM_READ, accesses, accesses, partial(fetch, unit)) for unit in units]
         '''
     )
     store_k = piece(
         f"""
         def store_k(image, chunks, thread):
-            for i, chunk_values in enumerate(chunks):
-                unit = thread + i * THREADS
+            def write(unit, values):
                 pointer = image + fx.Int32(k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS))
-                {store("[chunk_values.ir_value()]", "[pointer]", "K_UNITS", k_divides)}
+                {store("values.ir_value()", "pointer", "K_UNITS", k_divides)}
+
+            return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
         """
     )
     if packed:
         load_v = piece(
             '''
             def load_v(source, row_stride, thread):
-                """This thread's blocks of VEC keys x V_COLS dv of a V tile, one row vector per key."""
+                """This thread's blocks of V_KEYS keys x V_COLS dv of a V tile, one row vector per key."""
                 rows = []
-                for i in range(ceil_div(V_UNITS, THREADS)):
-                    unit = thread + i * THREADS
-                    key_group, col = unit // V_ROW_UNITS, (unit % V_ROW_UNITS) * V_COLS
-                    for key in range(VEC):
-                        rows.append(load(source, key_group * VEC + key, row_stride, col, V_COLS))
-                return rows
+
+                def fetch(unit, key):
+                    row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
+                    rows.append(load(source, row, row_stride, col, V_COLS))
+
+                accesses = ceil_div(V_COLS, ACCESS)
+                units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
+                places = [(unit, key) for unit in units for key in range(V_KEYS)]
+                return rows, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
             '''
         )
         store_v = piece(
             f'''
             def store_v(image, rows, thread):
-                """Transposes each block in registers: VEC keys of one dv become one 16-byte write."""
-                for i in range(ceil_div(V_UNITS, THREADS)):
-                    unit = thread + i * THREADS
-                    key_group, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
-                    values, pointers = [], []
-                    for j in range(V_COLS):
-                        keys = Vec.from_elements([rows[i * VEC + key][j] for key in range(VEC)], DTYPE)
-                        values.append(keys.ir_value())
-                        pointers.append(image + fx.Int32(v_place(key_group, j * V_ROW_UNITS + group)))
-                    {store("values", "pointers", "V_UNITS", v_divides)}
+                """Transposes each block in registers: V_KEYS keys of one dv become one write."""
+
+                def write(unit, block, j):
+                    values = Vec.from_elements([row[j] for row in block], DTYPE)
+                    row, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
+                    place = v_place(row // V_SHARES, j * V_ROW_UNITS + group) + row % V_SHARES * V_KEYS
+                    pointer = image + fx.Int32(place)
+                    {store("values.ir_value()", "pointer", "V_UNITS", v_divides)}
+
+                out = []
+                for i in range(0, len(rows), V_KEYS):
+                    unit, block = thread + i // V_KEYS * THREADS, rows[i : i + V_KEYS]
+                    out += [(WRITE, 1, V_KEYS // 2 + 1, partial(write, unit, block, j)) for j in range(V_COLS)]
+                return out
             '''
         )
     else:
@@ -202,10 +204,11 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
         store_v = piece(
             f"""
             def store_v(image, chunks, thread):
-                for i, chunk_values in enumerate(chunks):
-                    unit = thread + i * THREADS
-                    pointer = image + fx.Int32(v_place(unit // ROW_CHUNKS, (unit % ROW_CHUNKS) * VEC))
-                    {store("[chunk_values.ir_value()]", "[pointer]", "K_UNITS", v_divides)}
+                def write(unit, values):
+                    pointer = image + fx.Int32(v_place(unit // ROW_CHUNKS, unit % ROW_CHUNKS * VEC))
+                    {store("values.ir_value()", "pointer", "K_UNITS", v_divides)}
+
+                return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
             """
         )
-    return join(store_all, load_k, store_k, load_v, store_v)
+    return join(store_if, load_k, store_k, load_v, store_v)

@@ -1,87 +1,10 @@
-"""Wave level of emitted attention: the online softmax and the step over one K/V tile."""
+"""Wave level of emitted attention: the step over one K/V tile and the pipeline over all."""
 
 from __future__ import annotations
 
 from .emit_text import join, piece
 
-__all__ = ["kernel", "softmax", "wave"]
-
-
-def softmax(convert: str) -> str:
-    """Mask, row maximum and exponentials of one query tile. `convert`: "none", "round" or "bits" (bf16 by hand)."""
-    rounding = {
-        "none": "",
-        "round": piece(
-            '''
-            def rounded(values):
-                """f32 to the input type, nearest even."""
-                return Vec.from_elements(values, fx.Float32).to(DTYPE)
-            '''
-        ),
-        "bits": piece(
-            '''
-            def rounded(values):
-                """Non-negative f32 to bf16, nearest, ties away from zero: half an ulp is added, high halves kept."""
-                words = []
-                for low, high in zip(values[::2], values[1::2], strict=True):
-                    low, high = (x.bitcast(fx.Int32) + 0x8000 for x in (low, high))
-                    words.append(fx.Int32(rocdl.perm_b32(high, low, 0x07060302)))
-                return Vec.from_elements(words, fx.Int32).bitcast(DTYPE)
-            '''
-        ),
-    }[convert]
-    return join(
-        piece(
-            '''
-            def across_groups(value, combine):
-                """Combines the lanes that hold the same query: one per lane group."""
-                for g in range(GROUPS.bit_length() - 1):
-                    value = combine(value, gpu.shuffle_xor(value, ATOM_N << g, 64))
-                return value
-            '''
-        ),
-        piece(
-            """
-            def exp2(x):
-                return fx.Float32(rocdl.exp2(T.f32, x.ir_value()))
-            """
-        ),
-        rounding,
-        piece(
-            '''
-            def masked(scores, group, keys_left):
-                """Scores of keys past the end become -inf, the identity of the maximum."""
-                keys_left = keys_left - KEY_GROUP * group
-                for i, key in enumerate(KEY):
-                    visible = keys_left > key
-                    for tile in scores:
-                        tile[i] = visible.select(tile[i], fx.Float32(NEG_INF))
-                return scores
-            '''
-        ),
-        piece(
-            '''
-            def softmax_update(scores, m, l, log2_scale):
-                """One tile of the online softmax in base 2: exponentials, new maximum, new sum, rescale factor.
-
-                m is -inf until a visible key comes; no difference of infinities is formed then, so a tile without
-                visible keys contributes exactly 0. Scores are shifted before they are scaled: rounding m * scale
-                first would leave a residue at the maximum that grows with the logits.
-                """
-                m_new = m
-                for s in scores:
-                    m_new = fx.maxnumf(m_new, s)
-                m_new = across_groups(m_new, fx.maxnumf)
-                shift = (m_new == fx.Float32(NEG_INF)).select(fx.Float32(0.0), m_new)
-                rescale = exp2((m - shift) * log2_scale)
-                p = [exp2((s - shift) * log2_scale) for s in scores]
-                l = l * rescale
-                for x in p:
-                    l = l + x
-                return p, m_new, l, rescale
-            '''
-        ),
-    )
+__all__ = ["kernel", "wave"]
 
 
 _WAVE = '''
@@ -126,11 +49,11 @@ class Wave:
         return resource(address, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0)))
 
     def kv_tile(self, address, row_stride, tile):
-        """Rows of one K or V tile: rebased in 64 bits, so offsets inside a tile fit 32."""
-        first = fx.Int64(tile) * TILE_KV
-        rows = fx.Int64(self.L_kv) - first
-        start = address + first * row_stride * ELEM_BYTES
-        return resource(start, ((rows - 1) * row_stride + HEAD_DIM) * ELEM_BYTES)
+        """Rows of one K or V tile: rebased in 64 bits, so offsets inside a tile fit 32. Past the end it is empty."""
+        tile = fx.Int32(tile)
+        rows = fx.min(self.L_kv - tile * TILE_KV, fx.Int32(TILE_KV))
+        extent = fx.max((rows - 1) * fx.Int32(row_stride) + HEAD_DIM, fx.Int32(0)) * ELEM_BYTES
+        return resource(address + fx.Int64(tile) * TILE_KV * row_stride * ELEM_BYTES, fx.Int64(extent))
 
     def fetch_k(self, tile):
         return load_k(self.kv_tile(self.K, self.k_stride, tile), fx.Int32(self.k_stride), self.thread)
@@ -147,59 +70,124 @@ class Wave:
         ]
 
     def prologue(self):
-        """First K tile to LDS, first V tile under way; the running state is the identity of the softmax monoid."""
+        """The scores of tile 0, K of tile 1 in LDS, V of tile 0 under way, and the identity of the softmax monoid."""
         self.load_q()
-        k, v = self.fetch_k(fx.Int32(0)), self.fetch_v(fx.Int32(0))
-        store_k(self.lds_k, k, self.thread)
+        order, scores, top = Order(), no_scores(), [None] * Q_TILES
+        (k, k_loads), (v, v_loads) = self.fetch_k(fx.Int32(0)), self.fetch_v(fx.Int32(0))
+        order.do(k_loads + v_loads)
+        order.do(store_k(self.lds_k, k, self.thread))
         gpu.barrier()
-        m = [fx.Float32(NEG_INF)] * Q_TILES
-        l = [fx.Float32(0.0)] * Q_TILES
-        return [*[x.ir_value() for x in v], *m, *l, *zero_accumulators()]
+        k, k_loads = self.fetch_k(fx.Int32(1))
+        order.do(k_loads)
+        order.weave(*self.score_products(scores), [], 1.0)
+        order.do(self.maxima(scores, top))
+        gpu.barrier()
+        order.do(store_k(self.lds_k, k, self.thread))
+        gpu.barrier()
+        m, l = [fx.Float32(NEG_INF)] * Q_TILES, [zeros(2)] * Q_TILES
+        return joined(v, scores, top, m, l, zero_accumulators())
 
-    def step(self, tile, state, last=False):
-        """One K/V tile: V to LDS, S^T = K Q^T, next K under way, softmax, O^T += V^T P^T, next V under way.
-
-        Only the last tile can be clipped, so only there scores are masked.
+    def step(self, tile, state):
+        """One tile t of keys, of which the scores are known: softmax(t) runs under K(t+1) Q^T, the maximum of t + 1
+        under V(t)^T P^T. V(t) and K(t+2) go to LDS, K(t+2) and V(t+1) are loaded.
         """
-        v, m, l, acc = split_state(state)
-        store_v(self.lds_v, v, self.thread)
-        if not last:
-            k = self.fetch_k(tile + 1)
-        scores = self.scores()
+        v, scores, top, m, l, acc = split_state(state)
+        m, l, acc = raised(top, m, l, acc, self.log2_scale)
+        order, p, later = Order(), no_exponentials(), no_scores()
+        exponentials = self.exponentials(scores, m, l, p)
+        k, loads = self.fetch_k(tile + 2)
+        writes = store_v(self.lds_v, v, self.thread)
+        order.weave(*self.score_products(later), loads + spread(exponentials[:EARLY_PAIRS], writes), 1.0)
         gpu.barrier()
-        if not last:
-            store_k(self.lds_k, k, self.thread)
-            v = self.fetch_v(tile + 1)
-        p, rescale = [None] * Q_TILES, [None] * Q_TILES
-        if last:
-            scores = masked(scores, self.group, self.L_kv - tile * TILE_KV)
-        for n in range(Q_TILES):
-            p[n], m[n], l[n], rescale[n] = softmax_update(scores[n], m[n], l[n], self.log2_scale)
-        acc = self.values(p, rescaled(acc, rescale))
-        if not last:
-            gpu.barrier()
-        return [*[x.ir_value() for x in v], *m, *l, *acc]
+        v, loads = self.fetch_v(tile + 1)
+        writes = store_k(self.lds_k, k, self.thread)
+        top = [None] * Q_TILES
+        others = loads + spread(exponentials[EARLY_PAIRS:] + self.maxima(later, top), writes)
+        acc = self.values(order, p, acc, others)
+        gpu.barrier()
+        order.keep()
+        return joined(v, later, top, m, l, acc)
 
-    def scores(self):
-        """S^T of this tile, per query tile a list of scores in the order of KEY."""
-        tiles = [[zeros(ACC) for _ in range(KEY_TILES)] for _ in range(Q_TILES)]
-        for t in range(KEY_TILES):
-            for s in range(D_CHUNKS):
-                row = t * ATOM_M + self.column
-                k = lds_load(self.lds_k, k_place(row, s * GROUPS + self.group), VEC)
-                for j in range(0, VEC, AB):
-                    for n in range(Q_TILES):
-                        tiles[n][t] = mma(self.atom, part(k, j, AB), part(self.q[n][s], j, AB), tiles[n][t])
-        return [[fx.Float32(tile[r]) for tile in tiles[n] for r in range(ACC)] for n in range(Q_TILES)]
+    def last_step(self, state):
+        """The last tile: only it can be clipped, so only here scores are masked."""
+        v, scores, _, m, l, acc = split_state(state)
+        order, p, top = Order(), no_exponentials(), [None] * Q_TILES
+        order.do(store_v(self.lds_v, v, self.thread))
+        scores = [masked(tiles, self.group, self.L_kv - (self.tiles - 1) * TILE_KV) for tiles in scores]
+        order.do(self.maxima(scores, top))
+        m, l, acc = raised(top, m, l, acc, self.log2_scale)
+        order.do(self.exponentials(scores, m, l, p))
+        gpu.barrier()
+        return l, self.values(order, p, acc, [])
+
+    def read_k(self, fragments, t, s):
+        fragments[t, s] = lds_load(self.lds_k, k_place(t * ATOM_M + self.column, s * GROUPS + self.group), VEC)
+
+    def multiply_k(self, scores, fragments, n, t, s, j):
+        a, b = part(fragments[t, s], j, AB), part(self.q[n][s], j, AB)
+        scores[n][t] = mma(self.atom, a, b, scores[n][t])
+
+    def score_products(self, scores):
+        """S^T += K Q^T: LDS reads, and for each the MFMAs that use it."""
+        fragments, steps = {}, [(t, s) for t in range(KEY_TILES) for s in range(D_CHUNKS)]
+        reads = [(READ, 1, 1, partial(self.read_k, fragments, *step)) for step in steps]
+        uses = [(n, j) for j in range(0, VEC, AB) for n in range(Q_TILES)]
+        return reads, [
+            [(MFMA, 1, 1, partial(self.multiply_k, scores, fragments, n, *step, j)) for n, j in uses] for step in steps
+        ]
+
+    def exponentials(self, scores, m, l, p):
+        """Operations for p[query tile][i], in the order of KEY, and the lane's share of the row sums."""
+        shifts = [finite(x) for x in m]
+        return [
+            (TRANS, 2, PAIR_SLOTS, partial(self.exponential_pair, scores[n], shifts[n], l, p, n, i))
+            for i in range(0, KEY_TILES * ACC, 2)
+            for n in range(Q_TILES)
+        ]
+
+    def exponential_pair(self, tiles, shift, l, p, n, i):
+        p[n][i : i + 2] = powers(tiles[i // ACC], i % ACC, shift, self.log2_scale)
+        l[n] = l[n] + Vec.from_elements(p[n][i : i + 2], fx.Float32)
+        @narrow@
+
+    def maxima(self, scores, top):
+        """Operations for the largest score of each query."""
+        pairs = [(n, i) for i in range(0, KEY_TILES * ACC, 2) for n in range(Q_TILES)]
+        return [(FREE, 0, 2, partial(self.larger_pair, scores, top, n, i)) for n, i in pairs] + [
+            (SHUFFLE, GROUPS.bit_length() - 1, GROUPS, partial(self.largest, top, n)) for n in range(Q_TILES)
+        ]
+
+    def larger_pair(self, scores, top, n, i):
+        tile, r = scores[n][i // ACC], i % ACC
+        top[n] = larger(fx.Float32(tile[r]) if i == 0 else top[n], tile, r)
+
+    def largest(self, top, n):
+        top[n] = across_groups(top[n], fx.maxnumf)
 '''
 
-_SPLIT = '''
+_STATE = '''
+def no_scores():
+    return [[zeros(ACC) for _ in range(KEY_TILES)] for _ in range(Q_TILES)]
+
+
+def no_exponentials():
+    return [[None] * (KEY_TILES * ACC) for _ in range(Q_TILES)]
+
+
+def joined(v, scores, top, m, l, acc):
+    """Loop-carried values: V under way, scores and their maxima, running maxima, running sums, accumulators."""
+    return [*[x.ir_value() for x in v], *[tile for tiles in scores for tile in tiles], *top, *m, *l, *acc]
+
+
 def split_state(state):
-    """Loop-carried values: the V tile under way, running maxima, running sums, accumulators."""
-    state = list(state)
-    v, state = [Vec(x) for x in state[:V_VECTORS]], state[V_VECTORS:]
-    m, l = ([fx.Float32(x) for x in state[i * Q_TILES : (i + 1) * Q_TILES]] for i in range(2))
-    return v, m, l, [@carried@(x) for x in state[2 * Q_TILES :]]
+    state, parts = list(state), []
+    for count in (V_VECTORS, Q_TILES * KEY_TILES, Q_TILES, Q_TILES, Q_TILES):
+        parts.append(state[:count])
+        state = state[count:]
+    v, tiles, l = ([Vec(x) for x in parts[i]] for i in (0, 1, 4))
+    top, m = ([fx.Float32(x) for x in parts[i]] for i in (2, 3))
+    scores = [tiles[n * KEY_TILES : (n + 1) * KEY_TILES] for n in range(Q_TILES)]
+    return v, scores, top, m, l, [@carried@(x) for x in state]
 '''
 
 _LDS_P = """\
@@ -208,12 +196,19 @@ _LDS_P = """\
 """
 
 
-def wave(through_lds: bool, values: str, carried: str) -> str:
+_NARROW = """\
+        if (i + 2) % VEC == 0:
+            p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
+"""
+
+
+def wave(through_lds: bool, narrow: bool, values: str, carried: str) -> str:
     """The Wave class. `through_lds`: the exponentials have an LDS image (variants lds and fma); `values` are the
     methods of the second product, `carried` the type of one accumulator."""
     body = piece(_WAVE)
     body = body.replace("        @lds_p@\n", _LDS_P if through_lds else "")
-    return join(piece(_SPLIT).replace("@carried@", carried), body + "\n\n" + values)
+    body = body.replace("        @narrow@\n", _NARROW if narrow else "")
+    return join(piece(_STATE).replace("@carried@", carried), body + "\n\n" + values)
 
 
 def kernel() -> str:
@@ -228,6 +223,6 @@ def kernel() -> str:
             state = wave.prologue()
             for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
                 state = yield wave.step(tile, carried)
-            wave.epilogue(wave.step(wave.tiles - 1, state, last=True))
+            wave.epilogue(*wave.last_step(state))
         """
     )

@@ -11,6 +11,7 @@ import pytest
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput, InfeasibleError
 from closedform.operators.attention import Attention
+from closedform.visitors.attention_schedule import keys_of_v_block
 from closedform.visitors.compile import missing_dependency
 from closedform.visitors.emit import emit_source, kernel_name
 from closedform.visitors.feasibility import derive
@@ -38,7 +39,7 @@ def test_the_text_is_python_that_needs_only_flydsl_and_torch(case):
     tree = ast.parse(emit_source(case.derivation()))
     modules = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     modules |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    assert {m.split(".")[0] for m in modules} <= {"flydsl", "torch", "math", "sys"}
+    assert {m.split(".")[0] for m in modules} <= {"flydsl", "torch", "functools", "math", "sys"}
     functions = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
     assert {"run", "reference", "main", "compile_only", "attention_kernel"} <= functions
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {
@@ -123,7 +124,8 @@ def tile_share(case: Case) -> int:
     threads, elements = tiles.waves * 64, tiles.tile_kv * tiles.d_pad
     vec, run = 16 // op.elem_bytes, tiles.layout(op).dv_run
     k = -(-elements // (vec * threads)) * 16
-    return k + (k if op.elem_bytes == 4 else -(-elements // (vec * run * threads)) * run * 16)
+    block = run * keys_of_v_block(tiles.tile_kv, tiles.d_pad, run, threads)
+    return k + (k if op.elem_bytes == 4 else -(-elements // (block * threads)) * block * 2)
 
 
 @needs_compiler

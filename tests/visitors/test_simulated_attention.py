@@ -84,3 +84,13 @@ def test_nan_and_infinity_stay_in_their_rows():
     bad = np.isnan(out[0, 0]).any(-1)
     assert np.flatnonzero(bad).tolist() == [3, 7]
     assert np.isfinite(out[0, 0][~bad]).all()
+
+
+def test_maxima_that_grow_below_and_past_the_headroom():
+    """Tiles of 64 keys whose logits lie 0, 3, 8.5, 20 and 19 powers of two above the first ones, rows out of step."""
+    case, L_q, L_kv = Case("mi300x", "f16", 128), 40, 300
+    random = np.random.default_rng(3)
+    q, k, v = (random.standard_normal((1, 1, n, case.d)) for n in (L_q, L_kv, L_kv))
+    rise = np.repeat([0, 3, 8.5, 20, 19], 64)[:L_kv] / np.log2(np.e) * np.sqrt(case.d)
+    q[..., 0], k[..., 0] = np.linspace(0.5, 2, L_q), rise
+    agrees(case, L_q, L_kv, inputs=[q, k, v])

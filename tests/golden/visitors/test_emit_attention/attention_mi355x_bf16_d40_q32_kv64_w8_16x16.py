@@ -3,23 +3,24 @@
     shape       batch 1, heads 32, L_q 4096, L_kv 4096, d 40; run-time but d
     types       bf16 in and out, f32 accumulation
     target      mi355x (gfx950), atom v_mfma_f32_16x16x32_bf16
-    tiles       32 queries a wave, 4 waves a workgroup, 64 keys a step
-    registers   at most 224 of 256 a lane
+    tiles       32 queries a wave, 8 waves a workgroup, 64 keys a step
+    registers   at most 246 of 256 a lane
     LDS         16384 of 163840 bytes
-    grid        32 x 32 x 1 workgroups, 2 round(s) on 256 CUs
+    grid        16 x 32 x 1 workgroups, 2 round(s) on 256 CUs
     emitted by  closedform; needs flydsl and torch
 """
 
 
 import math
 import sys
+from functools import partial
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 import torch
 from flydsl._mlir.dialects import fly
 from flydsl._mlir.dialects.rocdl import raw_ptr_buffer_store
-from flydsl.expr import gpu, rocdl
+from flydsl.expr import gpu, range_constexpr, rocdl
 from flydsl.expr.typing import T
 from flydsl.expr.typing import Vector as Vec
 
@@ -29,7 +30,7 @@ DTYPE, TORCH_DTYPE, ELEM_BYTES = fx.BFloat16, torch.bfloat16, 2
 HEAD_DIM, HEAD_DIM_PADDED = 40, 64  # d, and d filled with zeros up to whole atoms
 TILE_Q = 32  # query rows of a wave
 TILE_KV = 64  # keys of a step
-WAVES = 4  # waves of a workgroup
+WAVES = 8  # waves of a workgroup
 WAVES_PER_SIMD = 2  # occupancy asked of the compiler
 THREADS = WAVES * 64
 ATOM_M, ATOM_N, ATOM_K = 16, 16, 32  # v_mfma_f32_16x16x32_bf16
@@ -49,9 +50,16 @@ V_COLS = 4  # consecutive columns of V and O that a lane handles
 ROW_CHUNKS = HEAD_DIM_PADDED // VEC  # 16-byte chunks of a row
 K_UNITS = TILE_KV * ROW_CHUNKS
 V_ROW_UNITS = HEAD_DIM_PADDED // V_COLS
-V_UNITS = TILE_KV // VEC * V_ROW_UNITS  # blocks of VEC keys x V_COLS columns
-V_VECTORS = 8  # row vectors of V that a thread keeps under way
+V_KEYS = 2  # keys of the block of V that a thread transposes
+V_SHARES = VEC // V_KEYS  # of these blocks side by side in LDS
+V_UNITS = TILE_KV // V_KEYS * V_ROW_UNITS  # blocks of V_KEYS keys x V_COLS columns
+V_VECTORS = 2  # row vectors of V that a thread keeps under way
 SWIZZLE_CHUNKS, SWIZZLE_ROWS = 8, 1  # XOR swizzle of K in LDS
+READ, WRITE, MFMA = 0x100, 0x200, 0x8  # kinds of instructions that the scheduler knows
+VMEM_READ, TRANS, SHUFFLE, FREE = 0x20, 0x400, 0x80, 0  # loads, powers, permutes, any others
+PAIR_SLOTS = 6  # instructions for the exponentials of two scores
+EARLY_PAIRS = 8  # of them under the first product
+HEADROOM = 8.0  # powers of two that a score may lie above the running maximum
 NEG_INF = float("-inf")  # what a key past the end scores
 LOG2_E = math.log2(math.e)
 MAX_RECORDS = 0xFFFFFFFF  # largest extent of a buffer descriptor, bytes
@@ -114,56 +122,56 @@ def lds_load(image, element, count, kind=DTYPE):
     return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind)))
 
 
-def store_all(values, pointers):
-    for value, pointer in zip(values, pointers, strict=True):
-        fx.ptr_store(value, pointer)
-
-
-@flyc.jit
-def store_if(active, values, pointers):
-    if active:
-        store_all(values, pointers)
-
-
 def load_k(source, row_stride, thread):
-    """This thread's 16-byte chunks of a K tile."""
+    """This thread's 16-byte chunks of a K tile, and the operations that load them."""
     chunks = []
-    for i in range(ceil_div(K_UNITS, THREADS)):
-        unit = thread + i * THREADS
+
+    def fetch(unit):
         row, chunk = unit // ROW_CHUNKS, unit % ROW_CHUNKS
         chunks.append(load(source, row, row_stride, chunk * VEC, VEC))
-    return chunks
+
+    accesses = VEC // ACCESS
+    units = [thread + i * THREADS for i in range(ceil_div(K_UNITS, THREADS))]
+    return chunks, [(VMEM_READ, accesses, accesses, partial(fetch, unit)) for unit in units]
 
 
 def store_k(image, chunks, thread):
-    for i, chunk_values in enumerate(chunks):
-        unit = thread + i * THREADS
+    def write(unit, values):
         pointer = image + fx.Int32(k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS))
-        store_all([chunk_values.ir_value()], [pointer])
+        fx.ptr_store(values.ir_value(), pointer)
+
+    return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
 
 
 def load_v(source, row_stride, thread):
-    """This thread's blocks of VEC keys x V_COLS dv of a V tile, one row vector per key."""
+    """This thread's blocks of V_KEYS keys x V_COLS dv of a V tile, one row vector per key."""
     rows = []
-    for i in range(ceil_div(V_UNITS, THREADS)):
-        unit = thread + i * THREADS
-        key_group, col = unit // V_ROW_UNITS, (unit % V_ROW_UNITS) * V_COLS
-        for key in range(VEC):
-            rows.append(load(source, key_group * VEC + key, row_stride, col, V_COLS))
-    return rows
+
+    def fetch(unit, key):
+        row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
+        rows.append(load(source, row, row_stride, col, V_COLS))
+
+    accesses = ceil_div(V_COLS, ACCESS)
+    units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
+    places = [(unit, key) for unit in units for key in range(V_KEYS)]
+    return rows, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
 
 
 def store_v(image, rows, thread):
-    """Transposes each block in registers: VEC keys of one dv become one 16-byte write."""
-    for i in range(ceil_div(V_UNITS, THREADS)):
-        unit = thread + i * THREADS
-        key_group, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
-        values, pointers = [], []
-        for j in range(V_COLS):
-            keys = Vec.from_elements([rows[i * VEC + key][j] for key in range(VEC)], DTYPE)
-            values.append(keys.ir_value())
-            pointers.append(image + fx.Int32(v_place(key_group, j * V_ROW_UNITS + group)))
-        store_if(unit < V_UNITS, values, pointers)
+    """Transposes each block in registers: V_KEYS keys of one dv become one write."""
+
+    def write(unit, block, j):
+        values = Vec.from_elements([row[j] for row in block], DTYPE)
+        row, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
+        place = v_place(row // V_SHARES, j * V_ROW_UNITS + group) + row % V_SHARES * V_KEYS
+        pointer = image + fx.Int32(place)
+        fx.ptr_store(values.ir_value(), pointer)
+
+    out = []
+    for i in range(0, len(rows), V_KEYS):
+        unit, block = thread + i // V_KEYS * THREADS, rows[i : i + V_KEYS]
+        out += [(WRITE, 1, V_KEYS // 2 + 1, partial(write, unit, block, j)) for j in range(V_COLS)]
+    return out
 
 
 def across_groups(value, combine):
@@ -182,34 +190,52 @@ def rounded(values):
     return Vec.from_elements(values, fx.Float32).to(DTYPE)
 
 
-def masked(scores, group, keys_left):
+def masked(tiles, group, keys_left):
     """Scores of keys past the end become -inf, the identity of the maximum."""
     keys_left = keys_left - KEY_GROUP * group
-    for i, key in enumerate(KEY):
-        visible = keys_left > key
-        for tile in scores:
-            tile[i] = visible.select(tile[i], fx.Float32(NEG_INF))
-    return scores
+    out = []
+    for t, tile in enumerate(tiles):
+        keys = KEY[t * ACC : (t + 1) * ACC]
+        seen = [(keys_left > key).select(tile[r], fx.Float32(NEG_INF)) for r, key in enumerate(keys)]
+        out.append(Vec.from_elements(seen, fx.Float32))
+    return out
 
 
-def softmax_update(scores, m, l, log2_scale):
-    """One tile of the online softmax in base 2: exponentials, new maximum, new sum, rescale factor.
+def larger(top, tile, r):
+    """The maximum and two scores of a tile. A NaN is passed over here; the exponentials show it."""
+    return fx.maxnumf(fx.maxnumf(top, fx.Float32(tile[r])), fx.Float32(tile[r + 1]))
 
-    m is -inf until a visible key comes; no difference of infinities is formed then, so a tile without
-    visible keys contributes exactly 0. Scores are shifted before they are scaled: rounding m * scale
-    first would leave a residue at the maximum that grows with the logits.
+
+def finite(m):
+    """0 in place of -inf: no difference of infinities is formed, what is not visible contributes exactly 0."""
+    return (m == fx.Float32(NEG_INF)).select(fx.Float32(0.0), m)
+
+
+def rescaled_state(top, m, l, acc, log2_scale):
+    new = [fx.maxnumf(a, b) for a, b in zip(m, top, strict=True)]
+    factors = [exp2((a - finite(b)) * log2_scale) for a, b in zip(m, new, strict=True)]
+    return new, [a * b for a, b in zip(l, factors, strict=True)], rescaled(acc, factors)
+
+
+@flyc.jit
+def raised(top, m, l, acc, log2_scale):
+    """(m, l, acc) with the maximum raised, and what was summed rescaled, if that of a query grew past HEADROOM.
+
+    m is one of the scores so far, and every exponential is at most 2^HEADROOM. It is -inf until a visible key comes.
     """
-    m_new = m
-    for s in scores:
-        m_new = fx.maxnumf(m_new, s)
-    m_new = across_groups(m_new, fx.maxnumf)
-    shift = (m_new == fx.Float32(NEG_INF)).select(fx.Float32(0.0), m_new)
-    rescale = exp2((m - shift) * log2_scale)
-    p = [exp2((s - shift) * log2_scale) for s in scores]
-    l = l * rescale
-    for x in p:
-        l = l + x
-    return p, m_new, l, rescale
+    grown = (top[0] - m[0]) * log2_scale > fx.Float32(HEADROOM)
+    for n in range_constexpr(1, Q_TILES):
+        grown = grown | ((top[n] - m[n]) * log2_scale > fx.Float32(HEADROOM))
+    if fx.Int64(rocdl.ballot(T.i64, grown.ir_value())) != fx.Int64(0):
+        m, l, acc = rescaled_state(top, m, l, acc, log2_scale)
+    return m, l, acc
+
+
+def powers(tile, r, shift, log2_scale):
+    """2^((s - m) c) of two scores. They are shifted before they are scaled: rounding m c first would leave a residue
+    at the maximum that grows with the logits."""
+    scaled = (tile.shuffle(tile, [r, r + 1]) - shift) * log2_scale
+    return [exp2(fx.Float32(scaled[i])) for i in range(2)]
 
 
 def part(vector, first, count):
@@ -245,12 +271,95 @@ def rescaled(acc, rescale):
     return [acc[i] * rescale[i // D_TILES] for i in range(Q_TILES * D_TILES)]
 
 
+def row_sum(l):
+    """Sum of the exponentials of a query: over both halves of each lane's sum and over the lane groups."""
+    return across_groups(fx.Float32(l[0]) + fx.Float32(l[1]), lambda a, b: a + b)
+
+
+def spread(first, second):
+    """Two lists of operations as one, each at its own even pace."""
+    out, taken = [], 0
+    for i, operation in enumerate(first):
+        out.append(operation)
+        out += second[taken : len(second) * (i + 1) // len(first)]
+        taken = len(second) * (i + 1) // len(first)
+    return out + second[taken:]
+
+
+class Order:
+    """Operations (kind, count, slots, function) in the order in which they are written, and the request to keep it.
+
+    `count` instructions of a kind that the scheduler can be told about are among the `slots` that they take to issue.
+    """
+
+    def __init__(self):
+        self.kinds = []
+
+    def do(self, operations):
+        for kind, count, _, function in operations:
+            self.kinds.append((kind, count))
+            function()
+
+    def weave(self, reads, products, others, share, ready=None):
+        """The MFMAs of one product with their LDS reads ahead of them, and the others spread over a share of them.
+
+        A group of MFMAs uses one read. Reads are issued two groups ahead, the later one of a pair first: one wait then
+        does for both. Others go ahead of a group that is not `ready`.
+        """
+        reads = [read for i in range(0, len(reads), 2) for read in reversed(reads[i : i + 2])]
+        others, mfmas = list(others), sum(len(group) for group in products)
+        pace = sum(slots for _, _, slots, _ in others) / (mfmas * share)
+        self.do(reads[:2])
+        done = spent = 0
+        for i, group in enumerate(products):
+            while ready is not None and not ready(i):
+                spent += others[0][2]
+                self.do([others.pop(0)])
+            for j, product in enumerate(group):
+                self.do([product])
+                if i % 2 == 0 and j == 0:
+                    self.do(reads[i + 2 : i + 4])
+                done += 1
+                while others and spent + others[0][2] / 2 <= pace * done:
+                    spent += others[0][2]
+                    self.do([others.pop(0)])
+        self.do(others)
+
+    def keep(self):
+        """Asks the scheduler for this order up to here."""
+        runs = []
+        for kind, count in self.kinds:
+            if runs and runs[-1][0] == kind:
+                runs[-1][1] += count
+            elif count:
+                runs.append([kind, count])
+        for kind, count in runs:
+            rocdl.sched_group_barrier(kind, count, 0)
+        self.kinds = []
+
+
+def no_scores():
+    return [[zeros(ACC) for _ in range(KEY_TILES)] for _ in range(Q_TILES)]
+
+
+def no_exponentials():
+    return [[None] * (KEY_TILES * ACC) for _ in range(Q_TILES)]
+
+
+def joined(v, scores, top, m, l, acc):
+    """Loop-carried values: V under way, scores and their maxima, running maxima, running sums, accumulators."""
+    return [*[x.ir_value() for x in v], *[tile for tiles in scores for tile in tiles], *top, *m, *l, *acc]
+
+
 def split_state(state):
-    """Loop-carried values: the V tile under way, running maxima, running sums, accumulators."""
-    state = list(state)
-    v, state = [Vec(x) for x in state[:V_VECTORS]], state[V_VECTORS:]
-    m, l = ([fx.Float32(x) for x in state[i * Q_TILES : (i + 1) * Q_TILES]] for i in range(2))
-    return v, m, l, [Vec(x) for x in state[2 * Q_TILES :]]
+    state, parts = list(state), []
+    for count in (V_VECTORS, Q_TILES * KEY_TILES, Q_TILES, Q_TILES, Q_TILES):
+        parts.append(state[:count])
+        state = state[count:]
+    v, tiles, l = ([Vec(x) for x in parts[i]] for i in (0, 1, 4))
+    top, m = ([fx.Float32(x) for x in parts[i]] for i in (2, 3))
+    scores = [tiles[n * KEY_TILES : (n + 1) * KEY_TILES] for n in range(Q_TILES)]
+    return v, scores, top, m, l, [Vec(x) for x in state]
 
 
 class Wave:
@@ -293,11 +402,11 @@ class Wave:
         return resource(address, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0)))
 
     def kv_tile(self, address, row_stride, tile):
-        """Rows of one K or V tile: rebased in 64 bits, so offsets inside a tile fit 32."""
-        first = fx.Int64(tile) * TILE_KV
-        rows = fx.Int64(self.L_kv) - first
-        start = address + first * row_stride * ELEM_BYTES
-        return resource(start, ((rows - 1) * row_stride + HEAD_DIM) * ELEM_BYTES)
+        """Rows of one K or V tile: rebased in 64 bits, so offsets inside a tile fit 32. Past the end it is empty."""
+        tile = fx.Int32(tile)
+        rows = fx.min(self.L_kv - tile * TILE_KV, fx.Int32(TILE_KV))
+        extent = fx.max((rows - 1) * fx.Int32(row_stride) + HEAD_DIM, fx.Int32(0)) * ELEM_BYTES
+        return resource(address + fx.Int64(tile) * TILE_KV * row_stride * ELEM_BYTES, fx.Int64(extent))
 
     def fetch_k(self, tile):
         return load_k(self.kv_tile(self.K, self.k_stride, tile), fx.Int32(self.k_stride), self.thread)
@@ -314,69 +423,133 @@ class Wave:
         ]
 
     def prologue(self):
-        """First K tile to LDS, first V tile under way; the running state is the identity of the softmax monoid."""
+        """The scores of tile 0, K of tile 1 in LDS, V of tile 0 under way, and the identity of the softmax monoid."""
         self.load_q()
-        k, v = self.fetch_k(fx.Int32(0)), self.fetch_v(fx.Int32(0))
-        store_k(self.lds_k, k, self.thread)
+        order, scores, top = Order(), no_scores(), [None] * Q_TILES
+        (k, k_loads), (v, v_loads) = self.fetch_k(fx.Int32(0)), self.fetch_v(fx.Int32(0))
+        order.do(k_loads + v_loads)
+        order.do(store_k(self.lds_k, k, self.thread))
         gpu.barrier()
-        m = [fx.Float32(NEG_INF)] * Q_TILES
-        l = [fx.Float32(0.0)] * Q_TILES
-        return [*[x.ir_value() for x in v], *m, *l, *zero_accumulators()]
+        k, k_loads = self.fetch_k(fx.Int32(1))
+        order.do(k_loads)
+        order.weave(*self.score_products(scores), [], 1.0)
+        order.do(self.maxima(scores, top))
+        gpu.barrier()
+        order.do(store_k(self.lds_k, k, self.thread))
+        gpu.barrier()
+        m, l = [fx.Float32(NEG_INF)] * Q_TILES, [zeros(2)] * Q_TILES
+        return joined(v, scores, top, m, l, zero_accumulators())
 
-    def step(self, tile, state, last=False):
-        """One K/V tile: V to LDS, S^T = K Q^T, next K under way, softmax, O^T += V^T P^T, next V under way.
-
-        Only the last tile can be clipped, so only there scores are masked.
+    def step(self, tile, state):
+        """One tile t of keys, of which the scores are known: softmax(t) runs under K(t+1) Q^T, the maximum of t + 1
+        under V(t)^T P^T. V(t) and K(t+2) go to LDS, K(t+2) and V(t+1) are loaded.
         """
-        v, m, l, acc = split_state(state)
-        store_v(self.lds_v, v, self.thread)
-        if not last:
-            k = self.fetch_k(tile + 1)
-        scores = self.scores()
+        v, scores, top, m, l, acc = split_state(state)
+        m, l, acc = raised(top, m, l, acc, self.log2_scale)
+        order, p, later = Order(), no_exponentials(), no_scores()
+        exponentials = self.exponentials(scores, m, l, p)
+        k, loads = self.fetch_k(tile + 2)
+        writes = store_v(self.lds_v, v, self.thread)
+        order.weave(*self.score_products(later), loads + spread(exponentials[:EARLY_PAIRS], writes), 1.0)
         gpu.barrier()
-        if not last:
-            store_k(self.lds_k, k, self.thread)
-            v = self.fetch_v(tile + 1)
-        p, rescale = [None] * Q_TILES, [None] * Q_TILES
-        if last:
-            scores = masked(scores, self.group, self.L_kv - tile * TILE_KV)
-        for n in range(Q_TILES):
-            p[n], m[n], l[n], rescale[n] = softmax_update(scores[n], m[n], l[n], self.log2_scale)
-        acc = self.values(p, rescaled(acc, rescale))
-        if not last:
-            gpu.barrier()
-        return [*[x.ir_value() for x in v], *m, *l, *acc]
+        v, loads = self.fetch_v(tile + 1)
+        writes = store_k(self.lds_k, k, self.thread)
+        top = [None] * Q_TILES
+        others = loads + spread(exponentials[EARLY_PAIRS:] + self.maxima(later, top), writes)
+        acc = self.values(order, p, acc, others)
+        gpu.barrier()
+        order.keep()
+        return joined(v, later, top, m, l, acc)
 
-    def scores(self):
-        """S^T of this tile, per query tile a list of scores in the order of KEY."""
-        tiles = [[zeros(ACC) for _ in range(KEY_TILES)] for _ in range(Q_TILES)]
-        for t in range(KEY_TILES):
-            for s in range(D_CHUNKS):
-                row = t * ATOM_M + self.column
-                k = lds_load(self.lds_k, k_place(row, s * GROUPS + self.group), VEC)
-                for j in range(0, VEC, AB):
-                    for n in range(Q_TILES):
-                        tiles[n][t] = mma(self.atom, part(k, j, AB), part(self.q[n][s], j, AB), tiles[n][t])
-        return [[fx.Float32(tile[r]) for tile in tiles[n] for r in range(ACC)] for n in range(Q_TILES)]
+    def last_step(self, state):
+        """The last tile: only it can be clipped, so only here scores are masked."""
+        v, scores, _, m, l, acc = split_state(state)
+        order, p, top = Order(), no_exponentials(), [None] * Q_TILES
+        order.do(store_v(self.lds_v, v, self.thread))
+        scores = [masked(tiles, self.group, self.L_kv - (self.tiles - 1) * TILE_KV) for tiles in scores]
+        order.do(self.maxima(scores, top))
+        m, l, acc = raised(top, m, l, acc, self.log2_scale)
+        order.do(self.exponentials(scores, m, l, p))
+        gpu.barrier()
+        return l, self.values(order, p, acc, [])
 
-    def values(self, p, acc):
+    def read_k(self, fragments, t, s):
+        fragments[t, s] = lds_load(self.lds_k, k_place(t * ATOM_M + self.column, s * GROUPS + self.group), VEC)
+
+    def multiply_k(self, scores, fragments, n, t, s, j):
+        a, b = part(fragments[t, s], j, AB), part(self.q[n][s], j, AB)
+        scores[n][t] = mma(self.atom, a, b, scores[n][t])
+
+    def score_products(self, scores):
+        """S^T += K Q^T: LDS reads, and for each the MFMAs that use it."""
+        fragments, steps = {}, [(t, s) for t in range(KEY_TILES) for s in range(D_CHUNKS)]
+        reads = [(READ, 1, 1, partial(self.read_k, fragments, *step)) for step in steps]
+        uses = [(n, j) for j in range(0, VEC, AB) for n in range(Q_TILES)]
+        return reads, [
+            [(MFMA, 1, 1, partial(self.multiply_k, scores, fragments, n, *step, j)) for n, j in uses] for step in steps
+        ]
+
+    def exponentials(self, scores, m, l, p):
+        """Operations for p[query tile][i], in the order of KEY, and the lane's share of the row sums."""
+        shifts = [finite(x) for x in m]
+        return [
+            (TRANS, 2, PAIR_SLOTS, partial(self.exponential_pair, scores[n], shifts[n], l, p, n, i))
+            for i in range(0, KEY_TILES * ACC, 2)
+            for n in range(Q_TILES)
+        ]
+
+    def exponential_pair(self, tiles, shift, l, p, n, i):
+        p[n][i : i + 2] = powers(tiles[i // ACC], i % ACC, shift, self.log2_scale)
+        l[n] = l[n] + Vec.from_elements(p[n][i : i + 2], fx.Float32)
+        if (i + 2) % VEC == 0:
+            p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
+
+    def maxima(self, scores, top):
+        """Operations for the largest score of each query."""
+        pairs = [(n, i) for i in range(0, KEY_TILES * ACC, 2) for n in range(Q_TILES)]
+        return [(FREE, 0, 2, partial(self.larger_pair, scores, top, n, i)) for n, i in pairs] + [
+            (SHUFFLE, GROUPS.bit_length() - 1, GROUPS, partial(self.largest, top, n)) for n in range(Q_TILES)
+        ]
+
+    def larger_pair(self, scores, top, n, i):
+        tile, r = scores[n][i // ACC], i % ACC
+        top[n] = larger(fx.Float32(tile[r]) if i == 0 else top[n], tile, r)
+
+    def largest(self, top, n):
+        top[n] = across_groups(top[n], fx.maxnumf)
+
+    def has_operand(self, p, group):
+        """Whether the exponentials that a group of MFMAs takes are there."""
+        last = group // D_TILES * VEC + VEC - 1
+        return all(tile[last] is not None for tile in p)
+
+    def values(self, order, p, acc, others):
         """O^T += V^T P^T: the C registers of S^T are the B operand, only the order of the keys differs."""
-        p = [[rounded(tile[i : i + VEC]) for i in range(0, len(tile), VEC)] for tile in p]
-        for s in range(KEY_CHUNKS):
-            for d in range(D_TILES):
-                v = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
-                for j in range(0, VEC, AB):
-                    for n in range(Q_TILES):
-                        i = n * D_TILES + d
-                        acc[i] = mma(self.atom, part(v, j, AB), part(p[n][s], j, AB), acc[i])
+        acc = list(acc)
+        order.weave(*self.value_products(p, acc), others, 0.9, partial(self.has_operand, p))
         return acc
 
-    def epilogue(self, state):
+    def read_v(self, fragments, s, d):
+        fragments[s, d] = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
+
+    def multiply_v(self, acc, fragments, p, n, s, d, j):
+        a, b = part(fragments[s, d], j, AB), part(p[n][s * VEC], j, AB)
+        acc[n * D_TILES + d] = mma(self.atom, a, b, acc[n * D_TILES + d])
+
+    def value_products(self, p, acc):
+        """LDS reads of V, and for each the MFMAs that use it."""
+        fragments, steps = {}, [(s, d) for s in range(KEY_CHUNKS) for d in range(D_TILES)]
+        reads = [(READ, 1, 1, partial(self.read_v, fragments, *step)) for step in steps]
+        uses = [(n, j) for j in range(0, VEC, AB) for n in range(Q_TILES)]
+        return reads, [
+            [(MFMA, 1, 1, partial(self.multiply_v, acc, fragments, p, n, *step, j)) for n, j in uses] for step in steps
+        ]
+
+    def epilogue(self, l, acc):
         """O = O^T / l, V_COLS consecutive columns at a time; a row without visible keys gives 0."""
-        _, _, l, acc = split_state(state)
         rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
         for n in range(Q_TILES):
-            total = across_groups(l[n], lambda a, b: a + b)
+            total = row_sum(l[n])
             inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / total)
             columns = {}
             for d in range(D_TILES):
@@ -405,7 +578,7 @@ def attention_kernel(
     state = wave.prologue()
     for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
         state = yield wave.step(tile, carried)
-    wave.epilogue(wave.step(wave.tiles - 1, state, last=True))
+    wave.epilogue(*wave.last_step(state))
 
 
 @flyc.jit
