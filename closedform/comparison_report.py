@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .explain import wrapped
+from .text import wrapped
 
 if TYPE_CHECKING:
     from .comparison import Comparison, Side

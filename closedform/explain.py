@@ -6,6 +6,7 @@ from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from .text import WIDTH, wrapped
 from .visitors.derivation import tiles_json
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from .visitors.derivation import Derivation, GridVerdict, NodeCheck, PredictedResources
     from .visitors.formula import FormulaValue
 
-__all__ = ["WIDTH", "emission_summary", "explanation", "summary", "wrapped"]
-
-WIDTH = 100
+__all__ = ["emission_summary", "explanation", "summary"]
 
 
 def summary(derivation: Derivation) -> str:
@@ -159,15 +158,3 @@ def _render(table: Table) -> str:
     console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False, emoji=False, markup=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
-
-
-def wrapped(part: str, indent: int = 0) -> str:
-    from textwrap import wrap
-
-    lines = part.splitlines()
-    return "\n".join(
-        "\n".join(wrap(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False))
-        if len(line) > WIDTH
-        else line
-        for line in lines
-    )

@@ -59,7 +59,7 @@ def overview_rows() -> tuple[list[str], list[list[str]]]:
 
 def description(hw: HardwareDescriptor) -> str:
     """Every field with its value and source, then the computed peaks."""
-    from .cli.output import table
+    from .text import table
 
     shown = hw.to_json()
     sources: dict[str, str] = shown.pop("sources")

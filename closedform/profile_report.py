@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .explain import wrapped
 from .simulation_report import cost_lines, sample_text
+from .text import wrapped
 
 if TYPE_CHECKING:
     from .profiling import Binary, Profile
@@ -16,7 +16,7 @@ __all__ = ["loop_rows", "profile_text"]
 
 def profile_text(profile: Profile) -> str:
     """The binary, the static MFMA share, and what was executed: in all and for each loop."""
-    from .cli.output import table
+    from .text import table
 
     lines = [f"{profile.name}: {profile.kernel} on {profile.gfx}, a CU of {profile.gpu}", *_binary(profile.binary)]
     lines += _static(profile.static)

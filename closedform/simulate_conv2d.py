@@ -8,7 +8,8 @@ import numpy as np
 
 from .emitted_file import recorded_module, words_of
 from .hw.sim import Out, flydsl_args, parse_file, run
-from .simulation_case import Executed, How, sampled
+from .simulation_case import UNTOUCHED, Executed, How, require_memory, sampled
+from .traffic import compulsory_bytes
 
 if TYPE_CHECKING:
     from .hw.sim import Result
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate_conv2d"]
 
-#: Every byte of Y before the launch; an element in which one has changed was worked on.
-UNTOUCHED = 0xA5
-
 
 def simulate_conv2d(derivation: Derivation, compiled: Compiled, how: How) -> Executed:
-    """The convolution of normal random inputs; with a sample of the workgroups only what they stored is compared."""
+    """The convolution of normal random inputs; with a sample of the workgroups only what they stored is compared.
+
+    Raises BadInput where the tensors do not fit in memory.
+    """
+    require_memory(compulsory_bytes(derivation.op), "fewer images, or a smaller one")
     case = _Case(derivation, compiled, how)
     x, w, *rest = case.inputs.values()
     given = case.module.pack_w(w) if derivation.op.prepacked else w

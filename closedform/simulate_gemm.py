@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .emitted_file import recorded_module, words_of
-from .hw.errors import BadInput
 from .hw.sim import Out, flydsl_args, parse_file, run
-from .simulation_case import Array, Executed, How, sampled, worst_of
+from .simulation_case import UNTOUCHED, Array, Executed, How, require_memory, sampled, worst_of
 from .traffic import gemm_bytes
 
 if TYPE_CHECKING:
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
     from .visitors.compile import Compiled
     from .visitors.derivation import Derivation
 
-__all__ = ["require_memory", "simulate_gemm"]
-
-#: Bytes of operands that a simulation may take.
-MEMORY_LIMIT_BYTES = 16 << 30
-#: Every byte of D before the launch; a tile in which one has changed was worked on.
-UNTOUCHED = 0xA5
+__all__ = ["simulate_gemm"]
 
 
 def simulate_gemm(
@@ -60,7 +54,7 @@ class _Case:
         self.results: list[Result] = []
         self.grids: list[tuple[int, int, int]] = []
         self.tiles_m, self.tiles_n = -(-op.M // self.tiles.tile_m), -(-op.N // self.tiles.tile_n)
-        require_memory(op)
+        require_memory(gemm_bytes(op), "smaller M, N, K or batch")
         torch.manual_seed(how.seed)
         self.inputs = {name: self._random(shape, name) for name, shape in self._shapes().items()}
         self.given = [
@@ -164,13 +158,3 @@ class _Case:
         part = replace(op, M=out.shape[1], N=out.shape[2], batch=1, lda=0, ldb=0, ldd=0)
         with np.errstate(all="ignore"):
             return compare(part, out, reference(part, **scalars, **inputs))  # type: ignore[arg-type]
-
-
-def require_memory(op: Gemm) -> None:
-    """Raises BadInput where the operands exceed what a simulation may take."""
-    needed = gemm_bytes(op)
-    if needed > MEMORY_LIMIT_BYTES:
-        raise BadInput(
-            f"the operands take {needed / 2**30:.1f} GiB of this machine's memory and {MEMORY_LIMIT_BYTES >> 30} GiB "
-            "is the most that a simulation takes: choose smaller M, N, K or batch"
-        )

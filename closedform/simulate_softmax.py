@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .emitted_file import recorded_module, words_of
-from .hw.errors import BadInput
 from .hw.sim import Out, flydsl_args, parse_file, run
-from .simulation_case import Array, Executed, How, sampled
+from .simulation_case import UNTOUCHED, Array, Executed, How, require_memory, sampled
 from .traffic import compulsory_bytes
 
 if TYPE_CHECKING:
@@ -20,23 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate_softmax"]
 
-#: Bytes of input and output that a simulation may take.
-MEMORY_LIMIT_BYTES = 16 << 30
-#: Every byte of the output before the launch.
-UNTOUCHED = 0xA5
-
 
 def simulate_softmax(derivation: Derivation, compiled: Compiled, how: How) -> Executed:
     """Softmax of normal random rows; with a sample whole workgroups of rows run, with all parts of a split row.
 
     Raises BadInput where input and output do not fit in memory.
     """
-    needed = compulsory_bytes(derivation.op)
-    if needed > MEMORY_LIMIT_BYTES:
-        raise BadInput(
-            f"input and output take {needed / 2**30:.1f} GiB of this machine's memory and {MEMORY_LIMIT_BYTES >> 30} "
-            "GiB is the most that a simulation takes: choose fewer rows or columns"
-        )
+    require_memory(compulsory_bytes(derivation.op), "fewer rows or columns")
     case = _Case(derivation, compiled, how)
     case.module.run(*case.inputs.values(), out=case.out)
     return Executed(tuple(case.results), case.accuracy(), case.grids[0])

@@ -11,7 +11,8 @@ import numpy as np
 from .emitted_file import recorded_file, words_of
 from .hw.sim import Out, Program, flydsl_args, parse_file, run
 from .simulation import Simulation, compiled_kernel
-from .simulation_case import How
+from .simulation_case import How, require_memory
+from .traffic import unfused_bytes
 
 if TYPE_CHECKING:
     from .hw.sim import Result
@@ -27,6 +28,7 @@ def simulate_unfused(derivation: UnfusedDerivation, how: How) -> Simulation:
 
     Raises MissingDependency, CompileError, PromiseBroken and SimulationError.
     """
+    require_memory(unfused_bytes(derivation.op), "a smaller length, or fewer heads")
     launches = _Launches(derivation, how)
     accuracy = launches.run()
     first, *later = launches.results

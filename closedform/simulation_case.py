@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from .hw.sim import Result
     from .operators.accuracy import Accuracy
 
-__all__ = ["Executed", "How", "Progress", "sampled", "worst_of"]
+__all__ = ["UNTOUCHED", "Executed", "How", "Progress", "require_memory", "sampled", "worst_of"]
+
+#: Bytes of operands that a simulation may take.
+MEMORY_LIMIT_BYTES = 16 << 30
+#: Every byte of an output before the launch; what has changed was worked on.
+UNTOUCHED = 0xA5
 
 Array = Any  # a numpy array; what its elements are is said where it matters
 #: Called with the workgroups done and to do.
@@ -44,6 +49,15 @@ class Executed:
     results: tuple[Result, ...]
     accuracy: Accuracy | None
     grid: tuple[int, int, int]
+
+
+def require_memory(needed_bytes: int, way_out: str) -> None:
+    """Raises BadInput with the way out where inputs and outputs exceed what a simulation may take."""
+    if needed_bytes > MEMORY_LIMIT_BYTES:
+        raise BadInput(
+            f"the operands take {needed_bytes / 2**30:.1f} GiB of this machine's memory and {MEMORY_LIMIT_BYTES >> 30} "
+            f"GiB is the most that a simulation takes: choose {way_out}"
+        )
 
 
 def sampled(total: int, blocks: int | None) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .explain import wrapped
+from .text import wrapped
 
 if TYPE_CHECKING:
     from .simulation import Simulation

@@ -128,11 +128,6 @@ class Depthwise:
         """Strips of an image: threads that it takes."""
         return self.chunks * self.strips * self.outputs[self.b]
 
-    @property
-    def image_blocks(self) -> int:
-        """Workgroups of an image."""
-        return -(-self.items // self.tiles.threads)
-
     def place(self, item: Any) -> tuple[Any, Any, Any]:
         """(chunk of channels, strip of its line, line) of a thread's number in an image; of numbers and of arrays.
 

@@ -34,6 +34,11 @@ def test_numbers_of_the_paper_page(names: dict[str, Any], formula: str, printed:
     assert f"{value:.{digits}f}" == printed
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def test_the_readme_leads_to_every_page(page: Path) -> None:
+    assert f"docs/{page.name}" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_to_files_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

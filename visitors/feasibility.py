@@ -50,8 +50,8 @@ class FeasibilityVisitor(Visitor):
 
     The generic child stands for all children of a node: they run the same code on less data.
 
-    `overrides` fix parts of the tile policy (atom, tile_q, tile_kv, waves); what they leave open is derived, and
-    what they make impossible is returned as the binding constraint.
+    `overrides` fix parts of the tile policy, by knob name; what they leave open is derived, and what they make
+    impossible is returned as the binding constraint.
     """
 
     resources: PredictedResources

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from closedform.text import table
+
 from .options import json_option
-from .output import print_json, table
+from .output import print_json
 
 __all__ = ["hw"]
 

@@ -19,10 +19,6 @@ from .tool import Offer, Tool
 __all__ = ["accepted", "derived_offer", "kernel_of", "predicted_us", "ranked_offers"]
 
 
-#: What a configuration of the model's lattice fixes of a derivation.
-_FIXED = ("tile_m", "tile_n", "tile_k", "wave_m", "wave_n", "split_k")
-
-
 def kernel_of(op: Gemm, tiles: GemmTiles) -> Kernel:
     """The kernel of a derivation. Tiles under way are the LDS's and, but for direct loads, one in registers."""
     atom = tiles.atom

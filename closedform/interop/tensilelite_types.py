@@ -5,7 +5,7 @@ from __future__ import annotations
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
-__all__ = ["bench_word", "compute_word", "family_of", "letters_of", "type_of_bench"]
+__all__ = ["bench_word", "compute_word", "family_of", "letters_of"]
 
 #: Family of ours: letters in YAML and names, word of hipblaslt-bench.
 _WORDS = {
@@ -54,17 +54,6 @@ def bench_word(name: str) -> str:
         raise BadInput(f"hipBLASLt has no {kind.name}: {near_names(kind.family, _WORDS)}")
     word = _WORDS[kind.family][1]
     return word.replace("_r", "_fnuz_r") if kind.flavour == "fnuz" else word
-
-
-def type_of_bench(word: str) -> str:
-    """The type of ours by its word in hipblaslt-bench."""
-    families = {known: family for family, (_, known) in reversed(_WORDS.items())}
-    plain = word.replace("_fnuz_r", "_r")
-    if plain not in families:
-        raise BadInput(f"{word!r} is no type of hipblaslt-bench: {near_names(word, families)}")
-    family = families[plain]
-    eight = {"fp8": ("fp8_e4m3fn", "fp8_e4m3fnuz"), "bf8": ("bf8_e5m2", "bf8_e5m2fnuz")}
-    return eight[family][word != plain] if family in eight else family
 
 
 def compute_word(name: str) -> str:

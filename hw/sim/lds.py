@@ -19,7 +19,6 @@ from .state import Group
 __all__ = ["Lds"]
 
 Array = Any  # a numpy array; what its elements are is said where it matters
-_ALL = np.uint32(0xFFFFFFFF)
 _EVERY_BYTE = np.uint32(0x01010101)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .operands import Context, Operand
+from .operands import Operand
 from .parse import Instruction
 from .state import EXEC, SCALAR, Group
 
-__all__ = ["Builder", "Op", "copies", "halves", "make_op"]
+__all__ = ["Op", "copies", "halves", "make_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Op:
     fragments: tuple[Any, ...] = ()
 
 
-Builder = Callable[[Instruction, Context], Op]
 _EXEC_ROWS = frozenset({SCALAR + EXEC, SCALAR + EXEC + 1})
 
 

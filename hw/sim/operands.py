@@ -42,7 +42,6 @@ _NAMED = {
     "xnack_mask": (104, 2), "xnack_mask_lo": (104, 1), "xnack_mask_hi": (105, 1),
 }  # fmt: skip
 _TTMP = 108
-_INLINE_FLOATS = {0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,12 +131,32 @@ def test_gemm_sample(run: Run, fixed: tuple[object, ...], workgroups: int) -> No
 
 
 def test_operands_beyond_memory() -> None:
-    from closedform.operators.gemm import Gemm
-    from closedform.simulate_gemm import require_memory
+    from closedform.simulation_case import require_memory
 
-    require_memory(Gemm(16384, 16384, 16384, dtype="f64"))
-    with pytest.raises(BadInput, match="choose smaller M, N, K or batch"):
-        require_memory(Gemm(1 << 17, 1 << 17, 64))
+    require_memory(1 << 34, "less")
+    with pytest.raises(BadInput, match=r"take 16\.1 GiB .* 16 GiB is the most .* choose less"):
+        require_memory((1 << 34) + (1 << 27), "less")
+
+
+@needs_compiler
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (("gemm", "--M", 1 << 17, "--N", 1 << 17, "--K", 64), "choose smaller M"),
+        (("softmax", "--rows", 1 << 20, "--cols", 1 << 13), "choose fewer rows"),
+        (
+            ("conv2d", "--N", 512, "--IC", 64, "--IH", 512, "--IW", 512, "--OC", 8, "--KH", 1, "--KW", 1),
+            "choose fewer images",
+        ),
+        (("attention", "--L", 40000, "--d", 64, "--heads", 4, "--unfused"), "choose a smaller length"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_does_not_fit_in_memory_is_refused(run: Run, words: tuple[object, ...], way_out: str) -> None:
+    result = run("simulate", *words, "--hw", "mi300x")
+    assert result.exit_code == 2, result.output
+    assert way_out in result.stderr
 
 
 @needs_compiler
