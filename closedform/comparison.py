@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .operators.attention import Attention
     from .visitors.derivation import Derivation
 
-__all__ = ["Comparison", "Side", "compare_attention"]
+__all__ = ["LONGEST", "SHORTEST", "Comparison", "Side", "compare_attention"]
 
 #: Lengths between which the crossover is looked for, and the step to which it is known.
 SHORTEST, LONGEST, STEP = 64, 1 << 17, 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .comparison import LONGEST, SHORTEST
 from .text import wrapped
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def comparison_text(found: Comparison) -> str:
 
 
 def _row(label: str, found: Comparison, text: Callable[[Side], str]) -> str:
-    return f"{label:22}{text(found.fused):>16}{text(found.unfused):>22}"
+    return f"{label:22}{text(found.fused):>16}  {text(found.unfused):>20}"
 
 
 def _heads(count: int) -> str:
@@ -53,4 +54,6 @@ def _heads(count: int) -> str:
 
 
 def _from(length: int | None) -> str:
-    return "at no length up to 131072" if length is None else f"from L = {length} on"
+    if length is None:
+        return f"at no length up to {LONGEST}"
+    return "at every length" if length <= SHORTEST else f"from L = {length} on"

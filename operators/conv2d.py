@@ -211,6 +211,8 @@ def _sides(value: Any) -> tuple[int, int, int, int]:
         for number in value:
             check_extent("pad", number, least=0)
         return value[0], value[1], value[2], value[3]
+    if isinstance(value, (tuple, list)) and len(value) != 2:
+        raise BadInput(f"pad={value!r} must be one number, (rows, columns) or (top, bottom, left, right)")
     rows, cols = _pair("pad", value, 0)
     return rows, rows, cols, cols
 

@@ -74,6 +74,9 @@ def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Deriv
         if not named:
             raise BadInput(f"no atom {wanted!r} for {op.dtype}: {near_names(wanted, (a.instruction for a in atoms))}")
         given["atom"] = named[0]
+    columns = sorted({block.tile_n for block in block_ladder(hw, op.dtype)})
+    if given.get("tile_oc", columns[0]) not in columns:
+        raise BadInput(f"tile_oc={given['tile_oc']} is not offered: {', '.join(map(str, columns))} are")
     best, clocks, reason = None, inf, None
     for block, shape, factors in _choices(op, hw, given):
         if _least_clocks(op, hw, block, shape, factors) >= clocks * TIE:
@@ -83,7 +86,7 @@ def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Deriv
         except BadInput:  # what is given cuts no whole atoms out of this rung
             continue
         if isinstance(found, Infeasible):
-            reason = reason or found
+            reason = found  # the last rung is the smallest: what it lacks, all lack
         elif found is not None and (time := _clocks(op, hw, found)) < clocks * TIE:
             best, clocks = found, time
     return _refused(op, hw, given, reason) if best is None else _result(op, hw, best)
@@ -99,10 +102,10 @@ def _refused(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any], reason: 
     """The least patch and filter slices do not fit, or what is given breaks a rule or is of no tile."""
     least, limit = _lds_of_least(op, hw, given), hw.lds_max_per_workgroup_bytes
     if least > limit:
-        way_out = "use a smaller kernel, stride or dilation, or im2col with our gemm"
+        way_out = "use a smaller kernel, stride or dilation, pads in multiples of an access, or im2col with our gemm"
         reason = Infeasible("LDS", least, limit, "B", "the patch of the smallest tile of this conv2d", way_out)
-    where = "the knobs that are given for this conv2d"
-    reason = reason or Infeasible("tiles", 1, 0, "tile", where, "leave more of them open")
+    names = ", ".join(sorted(given)) or "the operator"
+    reason = reason or Infeasible("whole tiles", 1, 0, "tiles", f"what {names} leaves", "leave more knobs open")
     return Derivation(op, hw, "default", None, "lds" if least > limit else "atom", (), None, None, reason)
 
 

@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
         "tile",
         "rows and columns",
         "replicate_h of at most KH and replicate_w of at most KW",
-        lambda s: (max(s.taps.factors[0] - s.op.KH, s.taps.factors[1] - s.op.KW), 0),
+        lambda s: max(zip(s.taps.factors, s.taps.kernel, strict=True), key=lambda pair: pair[0] - pair[1]),
     ),
     Rule(
         "gathered slices",

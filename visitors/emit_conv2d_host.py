@@ -24,6 +24,7 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
     out = torch.empty(shape, dtype=TORCH_OUT, device=x.device) if out is None else out
     if tuple(out.shape) != shape or out.dtype != TORCH_OUT:
         raise ValueError(f"out must be {shape} of {TORCH_OUT}, not {tuple(out.shape)} {out.dtype}")
+    @bias_check@
     if out.numel() == 0:
         return out
     x = x if addressable(x, X_READ, ELEM_BYTES)@next_to@ else x.contiguous()
@@ -40,8 +41,11 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
 
 def problem(x, w, pad, groups):
     """(N, IC, IH, IW, OC, OH, OW) of an image and a filter as stored."""
+    @packed_check@
     if x.dim() != 4 or len(w.shape) != 4 or x.dtype != TORCH_DTYPE or @w@.dtype != TORCH_DTYPE:
         raise ValueError(f"x and w must be 4-D {TORCH_DTYPE} tensors, not {tuple(x.shape)} {x.dtype}, {tuple(w.shape)}")
+    if len(pad) != 4:
+        raise ValueError(f"pad={pad} must be four numbers: above, below, left, right")
     N, IC, IH, IW = (x.shape[axis] for axis in AXES)
     OC, C, KH, KW = (w.shape[axis] for axis in AXES)
     if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:
@@ -111,6 +115,16 @@ def by_taps(w):
     w = w.permute(AXES[0], AXES[2], AXES[3], AXES[1])
     return w.reshape(w.shape[0], TAPS, w.shape[3])
 '''
+
+_BIAS_CHECK = """
+if not isinstance(bias, torch.Tensor) or tuple(bias.shape) != (OC,) or not bias.is_floating_point():
+    raise ValueError(f"bias must be a floating-point tensor of {OC} elements")
+"""
+
+_PACKED_CHECK = """
+if not isinstance(w, PackedFilter) or w.data.shape[0] != groups:
+    raise ValueError(f"w must come from pack_w() with groups={groups}")
+"""
 
 _PACKED = '''
 class PackedFilter(NamedTuple):
@@ -305,6 +319,8 @@ def host_of(op: Conv2d, side: Side) -> str:
         "grid": side.grid,
         "offsets": side.offsets,
         "bias_tensor": ", bias" if op.bias else "",
+        "bias_check": piece(_BIAS_CHECK) if op.bias else "",
+        "packed_check": piece(_PACKED_CHECK) if packed else "",
         "exact": side.exact,
         "next_to": side.next_to,
         "and_channels": "" if last else " and channels",

@@ -19,6 +19,7 @@ def run(x, @mask_parameter@out=None, @lse_parameter@stream=None):
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
     check(x, out)
     @lse_out@
+    @lse_check@
     if x.numel() == 0:
         return @result@
     source, target = rows_of(x), rows_of(out)
@@ -74,6 +75,11 @@ def alike(x, out):
 '''
 
 _MASK_IS = "mask: of a shape that expands to that of x; where it is 0 the logit is -inf."
+
+_LSE_CHECK = """
+if lse.shape != x.shape[:-1] or lse.dtype != torch.float32 or not lse.is_contiguous() or lse.device != x.device:
+    raise ValueError(f"lse must be contiguous, {tuple(x.shape[:-1])} of torch.float32 on {x.device}")
+"""
 
 _WHOLE = """
 if x.shape[-1] % VEC:
@@ -177,6 +183,7 @@ def host(op: Softmax, tiles: SoftmaxTiles) -> str:
         "lse_out": "lse = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) if lse is None else lse"
         if op.lse
         else "",
+        "lse_check": piece(_LSE_CHECK) if op.lse else "",
         "result": "(out, lse)" if op.lse else "out",
         "mask_rows": "mask = mask_rows(mask, x.shape)" if op.mask else "",
         "workspace": "workspace = torch.empty(rows, 2 * SPLITS, dtype=torch.float32, device=x.device)"

@@ -72,7 +72,7 @@ class _Derivation:
         row_count = fixed.get("block_rows", 1 if split > 1 else rows.value)
         chunk_count = fixed.get("chunks", step)
         live = LiveSet.of(op, hw, passes)
-        registers = SOFTMAX.registers(chunks=chunk_count, each=live.each, fixed=live.fixed)
+        registers = SOFTMAX.registers(chunks=chunk_count, each=live.each, fixed=live.fixed, least=live.least)
         limit = budget_of(hw, max(1, lane_count * row_count // WAVE))
         if registers.value > limit:
             return self._refused(registers, limit)
@@ -143,7 +143,6 @@ class _Derivation:
         return f"{tiles.splits} workgroups share a row: it is read twice, by two kernels"
 
     def _refused(self, registers: FormulaValue, limit: int) -> Derivation:
-        reason = Infeasible(
-            "registers", registers.value, limit, "registers", "a lane of softmax", "fewer chunks or fewer lanes a row"
-        )
+        way_out = "fewer chunks, or two passes over the row"
+        reason = Infeasible("registers", registers.value, limit, "32 bits", "a lane of softmax", way_out)
         return Derivation(self.op, self.hw, "default", None, "registers", (registers,), None, None, reason)

@@ -71,7 +71,7 @@ class SOFTMAX:
         "registers of a lane: what it holds of a row, and what does not grow with the row",
         "registers",
         OWN,
-        lambda chunks, each, fixed: chunks * each + fixed,
+        lambda chunks, each, fixed, least: maximum(chunks * each + fixed, least),
     )
     blocks = Formula(
         "blocks",

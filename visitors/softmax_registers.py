@@ -23,6 +23,10 @@ PAIR_EACH = 1
 LOG_EACH = {(4, 1): 1, (8, 1): 3, (4, 2): 1, (8, 2): 1}
 MASK_EACH = {(4, 1): 1, (8, 1): 1, (4, 2): 1, (8, 2): 4}
 MASK_FIXED = 3
+#: Where 16-bit types are converted in pairs, an option of one pass takes one more.
+CONVERTED_EACH = 1
+#: What the rest of the kernel takes where accesses are few.
+LEAST = {(4, 1): 26, (8, 1): 34, (4, 2): 32, (8, 2): 56}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,17 @@ class LiveSet:
     values: int
     places: int
     fixed: int
+    least: int
 
     @classmethod
     def of(cls, op: Softmax, hw: HardwareDescriptor, passes: int) -> LiveSet:
         """The live set of a kernel with these options."""
         kind = (op.vec, passes)
         pairs = kind == (4, 1) and hw.has_packed_f32
-        each = EACH[kind] + PAIR_EACH * pairs + LOG_EACH[kind] * op.log + MASK_EACH[kind] * op.mask
-        return cls(op.vec, each - op.vec, FIXED[kind] + MASK_FIXED * op.mask)
+        converted = CONVERTED_EACH if kind == (8, 1) and hw.has_cvt_pk_bf16_f32 else 0
+        options = (LOG_EACH[kind] + converted) * op.log + (MASK_EACH[kind] + converted) * op.mask
+        each = EACH[kind] + PAIR_EACH * pairs + options
+        return cls(op.vec, each - op.vec, FIXED[kind] + MASK_FIXED * op.mask, LEAST[kind])
 
     @property
     def each(self) -> int:
@@ -47,10 +54,14 @@ class LiveSet:
         return self.values + self.places
 
     def items(self, chunks: int) -> tuple[RegisterItem, ...]:
+        """What a kernel of so many accesses a step holds."""
+        rest = max(0, self.least - chunks * self.each - self.fixed)
         return (
             RegisterItem("row", chunks * self.values, "arch", "elements of a step as f32; exponentials in their place"),
             RegisterItem("places", chunks * self.places, "arch", "offset of every access, loads under way, copies"),
-            RegisterItem("fixed", self.fixed, "arch", "descriptors' offsets, states, temporaries of the reductions"),
+            RegisterItem(
+                "fixed", self.fixed + rest, "arch", "descriptors' offsets, states, temporaries of the reductions"
+            ),
         )
 
 

@@ -43,7 +43,9 @@ common_options = stack(
         help="GPU name (`closedform hw list`) or a TOML or JSON file; the GPU found, else mi300x.",
     ),
     click.option("--cus", type=int, metavar="N", help="Compute units, where fewer than all are visible."),
-    click.option("--dtype", metavar="NAME", help="f32 (default), f16 or bf16; gemm: f64, xf32, fp8, bf8, i8 too."),
+    click.option(
+        "--dtype", metavar="NAME", help="f32 (default), f16 or bf16; gemm and conv2d: fp8, bf8, i8 too, gemm f64, xf32."
+    ),
     json_option,
 )
 

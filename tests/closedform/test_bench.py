@@ -123,6 +123,17 @@ def test_softmax_is_launched_into_its_outputs(op: Softmax, tmp_path: Path) -> No
     assert len(set(places)) == 2
 
 
+def test_softmax_refuses_an_lse_that_it_would_write_past(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("flydsl")
+    kernel = recorded_file(emit(Softmax(6, 40, lse=True), "mi300x", tmp_path, compile=False).kernel, lambda *_: None)
+    (x,) = kernel.example("cpu")
+    wrong = [torch.zeros(4), torch.zeros(6, dtype=torch.float16), torch.zeros(6, 2)[:, 0]]
+    for lse in wrong:
+        with pytest.raises(ValueError, match=r"lse must be contiguous, \(6,\) of torch.float32"):
+            kernel.run(x, lse=lse)
+
+
 @pytest.mark.parametrize(
     ("op", "constant"),
     [

@@ -76,6 +76,23 @@ def test_run_takes_views_empty_batches_and_refuses_the_rest() -> None:
             host.file.run(*wrong)
 
 
+def test_run_refuses_what_the_kernel_would_read_past_its_end() -> None:
+    host = Host("mi300x", OPS[0])
+    x, w = inputs(OPS[0])
+    packed = host.file.pack_w(w)
+    for wrong in (w, packed._replace(data=packed.data[:1])):
+        with pytest.raises(ValueError, match=r"w must come from pack_w\(\) with groups=2"):
+            host.file.run(x, wrong)
+    with pytest.raises(ValueError, match="must be four numbers"):
+        host.file.run(x, packed, pad=(1, 1))
+    host = Host("mi300x", OPS[1])
+    x, w, bias = inputs(OPS[1])
+    for wrong in (bias[:-1], None, bias.long(), bias[None]):
+        with pytest.raises(ValueError, match="bias must be a floating-point tensor of 20 elements"):
+            host.file.run(x, host.file.pack_w(w), wrong)
+    assert host.launches == 0
+
+
 def test_the_manifest_says_how_the_filter_lies() -> None:
     derivation = derived("mi300x", OPS[0])
     described = manifest_of(derivation, "name", {})["packed"]["W"]

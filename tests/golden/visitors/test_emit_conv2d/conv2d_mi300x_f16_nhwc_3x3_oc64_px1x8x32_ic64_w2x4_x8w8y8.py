@@ -6,7 +6,7 @@
     types       f16 in, f32 accumulation, f16 out
     target      mi300x (gfx942), atom v_mfma_f32_32x32x8_f16
     tiles       64 channels x 1 x 8 x 32 pixels x 64 channels, waves 2 x 4
-    registers   at most 141 of 256 a lane, 2 wave(s) per SIMD
+    registers   at most 146 of 256 a lane, 2 wave(s) per SIMD
     LDS         65344 of 65536 bytes
     grid        224 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
@@ -608,6 +608,8 @@ def problem(x, w, pad, groups):
     """(N, IC, IH, IW, OC, OH, OW) of an image and a filter as stored."""
     if x.dim() != 4 or len(w.shape) != 4 or x.dtype != TORCH_DTYPE or w.dtype != TORCH_DTYPE:
         raise ValueError(f"x and w must be 4-D {TORCH_DTYPE} tensors, not {tuple(x.shape)} {x.dtype}, {tuple(w.shape)}")
+    if len(pad) != 4:
+        raise ValueError(f"pad={pad} must be four numbers: above, below, left, right")
     N, IC, IH, IW = (x.shape[axis] for axis in AXES)
     OC, C, KH, KW = (w.shape[axis] for axis in AXES)
     if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:

@@ -248,6 +248,8 @@ def problem(x, w, pad, groups):
     """(N, IC, IH, IW, OC, OH, OW) of an image and a filter as stored."""
     if x.dim() != 4 or len(w.shape) != 4 or x.dtype != TORCH_DTYPE or w.dtype != TORCH_DTYPE:
         raise ValueError(f"x and w must be 4-D {TORCH_DTYPE} tensors, not {tuple(x.shape)} {x.dtype}, {tuple(w.shape)}")
+    if len(pad) != 4:
+        raise ValueError(f"pad={pad} must be four numbers: above, below, left, right")
     N, IC, IH, IW = (x.shape[axis] for axis in AXES)
     OC, C, KH, KW = (w.shape[axis] for axis in AXES)
     if (KH, KW) != KERNEL or groups < 1 or IC != C * groups or OC % groups:

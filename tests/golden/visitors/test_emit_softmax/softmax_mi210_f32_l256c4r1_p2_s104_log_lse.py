@@ -318,6 +318,8 @@ def run(x, out=None, lse=None, stream=None):
     out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
     check(x, out)
     lse = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) if lse is None else lse
+    if lse.shape != x.shape[:-1] or lse.dtype != torch.float32 or not lse.is_contiguous() or lse.device != x.device:
+        raise ValueError(f"lse must be contiguous, {tuple(x.shape[:-1])} of torch.float32 on {x.device}")
     if x.numel() == 0:
         return (out, lse)
     source, target = rows_of(x), rows_of(out)
