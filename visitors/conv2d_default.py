@@ -63,7 +63,7 @@ SEGMENT_BYTES = 64
 def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Derivation:
     """Tiles of `op` on `hw`; `overrides` fix knobs of Conv2dTiles, whose names and values are checked.
 
-    Raises BadInput for a type that the GPU has no atom for, and for an unknown one.
+    Raises BadInput for a type that the GPU has no atom for, for an unknown one, and for knobs that no tile has.
     """
     given = dict(overrides)
     hw.resolve_dtype(op.dtype)
@@ -74,21 +74,27 @@ def derive_conv2d(op: Conv2d, hw: HardwareDescriptor, **overrides: Any) -> Deriv
         if not named:
             raise BadInput(f"no atom {wanted!r} for {op.dtype}: {near_names(wanted, (a.instruction for a in atoms))}")
         given["atom"] = named[0]
+    for name in SHAPE:
+        if given.get(name, 1) & given.get(name, 1) - 1:
+            raise BadInput(f"{name}={given[name]} is not a power of two")
     columns = sorted({block.tile_n for block in block_ladder(hw, op.dtype)})
     if given.get("tile_oc", columns[0]) not in columns:
         raise BadInput(f"tile_oc={given['tile_oc']} is not offered: {', '.join(map(str, columns))} are")
-    best, clocks, reason = None, inf, None
+    best, clocks, reason, wrong = None, inf, None, None
     for block, shape, factors in _choices(op, hw, given):
         if _least_clocks(op, hw, block, shape, factors) >= clocks * TIE:
             continue
         try:
             found = _fitting(op, hw, block, shape, factors, given, clocks * TIE)
-        except BadInput:  # what is given cuts no whole atoms out of this rung
+        except BadInput as error:  # what is given cuts no whole atoms out of this rung
+            wrong = error
             continue
         if isinstance(found, Infeasible):
             reason = found  # the last rung is the smallest: what it lacks, all lack
         elif found is not None and (time := _clocks(op, hw, found)) < clocks * TIE:
             best, clocks = found, time
+    if best is None and reason is None and wrong is not None:
+        raise wrong
     return _refused(op, hw, given, reason) if best is None else _result(op, hw, best)
 
 
@@ -104,8 +110,8 @@ def _refused(op: Conv2d, hw: HardwareDescriptor, given: dict[str, Any], reason: 
     if least > limit:
         way_out = "use a smaller kernel, stride or dilation, pads in multiples of an access, or im2col with our gemm"
         reason = Infeasible("LDS", least, limit, "B", "the patch of the smallest tile of this conv2d", way_out)
-    names = ", ".join(sorted(given)) or "the operator"
-    reason = reason or Infeasible("whole tiles", 1, 0, "tiles", f"what {names} leaves", "leave more knobs open")
+    if reason is None:
+        raise BadInput(f"no tile of this conv2d has {', '.join(sorted(given))} as given: leave more of them open")
     return Derivation(op, hw, "default", None, "lds" if least > limit else "atom", (), None, None, reason)
 
 

@@ -39,8 +39,8 @@ class Costs:
 
 
 #: With one register file for all, and where accumulators have one of their own.
-UNIFIED = Costs(19, 5, (7.9, 0.0), (1.2, 1.4), (2.4, 1.5), (4.0, 1.6), (5.2, 1.6), 1.6)
-SPLIT = Costs(20, 5, (10.0, 0.5), (2.7, 0.6), (2.5, 1.1), (1.8, 1.0), (11.5, 0.3), 3.2)
+UNIFIED = Costs(18, 5, (7.9, 0.0), (1.2, 1.4), (2.4, 1.5), (4.0, 1.6), (5.2, 1.6), 1.6)
+SPLIT = Costs(18, 5, (10.0, 0.5), (2.7, 0.6), (2.5, 1.1), (1.8, 1.0), (4.0, 4.5), 3.2)
 #: Gaps between accumulators, in percent of them.
 GAPS_PERCENT = 12
 #: Coordinates and offsets of the epilogue.

@@ -24,6 +24,7 @@ TABLE = ("tune", "gemm", "--M", 8192, "--N", 16, "--K", 2048, "--dtype", "bf16",
 
 def test_json_follows_its_schema(run_json: RunJson, tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
+    pytest.importorskip("matplotlib")
     answer = run_json(*TABLE, "--table", LANDSCAPE, "--grid", "--budget", 40, "--plot", plot)
     assert list(Draft202012Validator(schema("tune")).iter_errors(answer)) == []
     assert answer["measurements"] <= 40
