@@ -77,7 +77,8 @@ def reference(
             return softmax_reference(op, exact["X"], exact.get("mask"))
         if isinstance(op, Conv2d):
             return conv2d_reference(op, exact["X"], exact["W"], exact.get("bias"))
-        return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
+        k, v = (np.repeat(exact[name], op.group, axis=1) for name in "KV")
+        return attention_reference(exact["Q"], k, v, op.scale)
 
 
 def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float) -> Reference:

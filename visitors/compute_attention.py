@@ -43,7 +43,8 @@ class AttentionCompute(Visitor):
 
     def visit_AttentionDevice(self, node: AttentionDevice) -> None:
         if self.level is Level.DEVICE:
-            self.out[...] = one_shot(node.op, self.inputs["Q"], self.inputs["K"], self.inputs["V"])
+            k, v = (np.repeat(self.inputs[name], node.op.group, axis=1) for name in "KV")
+            self.out[...] = one_shot(node.op, self.inputs["Q"], k, v)
             return
         for block in node.children():
             self.visit(block)
@@ -51,7 +52,7 @@ class AttentionCompute(Visitor):
     def visit_AttentionBlock(self, node: AttentionBlock) -> None:
         head, rows = (node.batch, node.head), node.rows.slice
         if self.level is Level.BLOCK:
-            q, k, v = (self.inputs[name][head] for name in "QKV")
+            q, k, v = self._of_head(node)
             self.out[head][rows] = one_shot(node.op, q[rows], k, v)
         elif self.level is Level.ATOM:
             self._lockstep(tuple(node.children()))
@@ -70,11 +71,10 @@ class AttentionCompute(Visitor):
         if self.level is Level.ATOM:
             self._machine_step(node)
             return
-        head, rows, keys = (node.batch, node.head), node.rows.slice, node.keys.slice
-        q, k, v = self.inputs["Q"][head][rows], self.inputs["K"][head][keys], self.inputs["V"][head][keys]
-        c = log2_scale(node.op.scale)
-        self._state, p, rescale = self._state.absorb_lazily(q @ k.T, c)
-        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v
+        q, k, v = self._of_head(node)
+        keys, c = node.keys.slice, log2_scale(node.op.scale)
+        self._state, p, rescale = self._state.absorb_lazily(q[node.rows.slice] @ k[keys].T, c)
+        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v[keys]
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> None:
         self._machine.score(node)
@@ -82,11 +82,15 @@ class AttentionCompute(Visitor):
     def visit_ValueAtom(self, node: ValueAtom) -> None:
         self._machine.value(node)
 
+    def _of_head(self, node: AttentionBlock | AttentionWave | AttentionStep) -> tuple[Array, Array, Array]:
+        """Q, K and V [length, d] that a node works on."""
+        keys = (node.batch, node.head // node.op.group)
+        return self.inputs["Q"][node.batch, node.head], self.inputs["K"][keys], self.inputs["V"][keys]
+
     def _lockstep(self, waves: tuple[AttentionWave, ...]) -> None:
         first = waves[0]
         head = (first.batch, first.head)
-        q, k, v = (self.inputs[name][head] for name in "QKV")
-        self._machine = self.machine_class(waves, q, k, v)
+        self._machine = self.machine_class(waves, *self._of_head(first))
         for step in first.children():
             self.visit(step)
         for wave, rows in zip(waves, self._machine.output(), strict=True):

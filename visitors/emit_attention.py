@@ -28,7 +28,7 @@ from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
 from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
-from .emit_host import host
+from .emit_host import formula, host
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .visitor import Visitor
 
@@ -105,7 +105,7 @@ class AttentionEmit(Visitor):
                 piece(CEIL_DIV),
                 self.visit(node.interior()[0]),
                 wave_text.kernel(),
-                host(op.L_q, op.L_kv, op.heads, op.batch),
+                host(op),
             )
             + "\n"
         )
@@ -154,6 +154,7 @@ class AttentionEmit(Visitor):
             wave_text.wave(
                 through_lds,
                 self.packed and not through_lds,
+                self.op.group > 1,
                 atom_text.values(self.op.variant, self.packed),
                 "fx.Float32" if scalar else "Vec",
             ),
@@ -220,12 +221,13 @@ class AttentionEmit(Visitor):
             "lds": "P goes through LDS between the two MFMAs",
             "fma": "P goes through LDS, the second product is scalar FMA",
         }[op.variant]
+        heads = f"{op.heads} on {op.key_heads} of K and V" if op.group > 1 else str(op.heads)
         return docstring(
-            f"Fused attention O = softmax(Q K^T / sqrt(d)) V for {self.hw.gfx}: {how}.",
+            f"Fused attention O = {formula(op)} for {self.hw.gfx}: {how}.",
             [
                 (
                     "shape",
-                    f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
+                    f"batch {op.batch}, heads {heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
                 ),
                 ("types", f"{op.dtype} in and out, f32 accumulation"),
                 ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
@@ -339,6 +341,10 @@ class AttentionEmit(Visitor):
         ]
         if self.padded:
             rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
+        if op.group > 1:
+            rows.append(("HEADS_PER_KV", op.group, "neighbouring heads of Q that share a head of K and V"))
+        if op.softmax_scale is not None:
+            rows.append(("SCALE", repr(op.scale), "factor of the logits, unless run() is given another"))
         rows += [
             ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
             (

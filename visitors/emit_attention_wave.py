@@ -26,6 +26,7 @@ class Wave:
         self.first_row = fx.Int32(gpu.block_idx.x) * (WAVES * TILE_Q) + self.wave * TILE_Q
         @lds_p@
         self.head, self.batch = fx.Int64(gpu.block_idx.y), fx.Int64(gpu.block_idx.z)
+        @kv_head@
         self.rows = fx.Int64(L_q - self.first_row)
         self.L_kv = L_kv
         self.tiles = (L_kv + (TILE_KV - 1)) // TILE_KV
@@ -33,18 +34,18 @@ class Wave:
         self.atom = fx.make_mma_atom(rocdl.MFMA(ATOM_M, ATOM_N, ATOM_K, DTYPE))
         self.O = O
         self.Q = Q
-        self.K, self.V = self.head_of(K), self.head_of(V)
+        self.K, self.V = self.head_of(K@kv@), self.head_of(V@kv@)
         self.k_stride, self.v_stride = stride(K, 2), stride(V, 2)
 
-    def head_of(self, tensor):
+    def head_of(self, tensor@head_parameter@):
         """64-bit address of row 0 of this batch entry and head."""
-        offset = self.batch * stride(tensor, 0) + self.head * stride(tensor, 1)
+        offset = self.batch * stride(tensor, 0) + @head@ * stride(tensor, 1)
         return fx.Int64(fx.ptrtoint(fx.get_iter(tensor))) + offset * ELEM_BYTES
 
     def query_rows(self, tensor):
         """This wave's rows of Q or O: the extent ends with the last valid row, nothing past it is touched."""
         row_stride = stride(tensor, 2)
-        address = self.head_of(tensor) + fx.Int64(self.first_row) * row_stride * ELEM_BYTES
+        address = self.head_of(tensor@q@) + fx.Int64(self.first_row) * row_stride * ELEM_BYTES
         extent = ((self.rows - 1) * row_stride + HEAD_DIM) * ELEM_BYTES
         return resource(address, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0)))
 
@@ -196,18 +197,28 @@ _LDS_P = """\
 """
 
 
+#: Which head of K and V a head of Q reads, where some share one.
+_KV_HEAD = """\
+        self.kv_head = fx.Int64(fx.Int32(gpu.block_idx.y) // HEADS_PER_KV)
+"""
+_GROUPED = {"kv": ", self.kv_head", "q": ", self.head", "head_parameter": ", head", "head": "head"}
+_EQUAL_HEADS = {"kv": "", "q": "", "head_parameter": "", "head": "self.head"}
+
 _NARROW = """\
         if (i + 2) % VEC == 0:
             p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
 """
 
 
-def wave(through_lds: bool, narrow: bool, values: str, carried: str) -> str:
-    """The Wave class. `through_lds`: the exponentials have an LDS image (variants lds and fma); `values` are the
-    methods of the second product, `carried` the type of one accumulator."""
+def wave(through_lds: bool, narrow: bool, grouped: bool, values: str, carried: str) -> str:
+    """The Wave class. `through_lds`: the exponentials have an LDS image (variants lds and fma); `grouped`: heads of Q
+    share one of K and V; `values` are the methods of the second product, `carried` the type of one accumulator."""
     body = piece(_WAVE)
     body = body.replace("        @lds_p@\n", _LDS_P if through_lds else "")
     body = body.replace("        @narrow@\n", _NARROW if narrow else "")
+    body = body.replace("        @kv_head@\n", _KV_HEAD if grouped else "")
+    for name, text in (_GROUPED if grouped else _EQUAL_HEADS).items():
+        body = body.replace(f"@{name}@", text)
     return join(piece(_STATE).replace("@carried@", carried), body + "\n\n" + values)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from closedform.operators.attention import Attention
+
 from .emit_text import join, piece
 
-__all__ = ["host"]
+__all__ = ["formula", "host"]
 
 _LAUNCH = """
 @flyc.jit
@@ -20,20 +22,22 @@ def launch(
 """
 
 _RUN = '''
-def run(q, k, v, out=None, stream=None):
-    """O = softmax(Q K^T / sqrt(d)) V on the GPU.
+def run(q, k, v, out=None, stream=None@scale_parameter@):
+    """O = @formula@ on the GPU.
 
     q [batch, heads, L_q, d], k and v [batch, heads, L_kv, d]: torch tensors of TORCH_DTYPE with d = HEAD_DIM and
     any strides along batch, heads and L. Returns `out` (allocated like q when None). Raises ValueError on anything
     else.
+    @sharing@
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     check(q, k, v, out)
+    @check_scale@
     target = out if loadable(out) else torch.empty_like(out, memory_format=torch.contiguous_format)
     q, k, v = (t if loadable(t) else t.contiguous() for t in (q, k, v))
     batch, heads, L_q, d = q.shape
     stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
-    launch(q, k, v, target, L_q, k.shape[2], heads, batch, 1.0 / math.sqrt(d), fx.Stream(stream))
+    launch(q, k, v, target, L_q, k.shape[2], heads, batch, @scale@, fx.Stream(stream))
     return target if target is out else out.copy_(target)
 
 
@@ -44,7 +48,8 @@ def check(q, k, v, out):
     batch, heads, L_q, d = q.shape
     if d != HEAD_DIM:
         raise ValueError(f"head dim {d}: this kernel is built for {HEAD_DIM}")
-    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[3] != d or out.shape != q.shape:
+    @heads_agree@
+    if k.shape != v.shape or @other_heads@k.shape[3] != d or out.shape != q.shape:
         raise ValueError(f"shapes do not agree: q {q.shape}, k {k.shape}, v {v.shape}, out {out.shape}")
     if min(batch, heads, L_q, k.shape[2]) < 1 or max(heads, batch) > GRID_LIMIT:
         raise ValueError(f"batch and heads must be 1 to {GRID_LIMIT} and lengths at least 1: q {q.shape}, k {k.shape}")
@@ -69,23 +74,24 @@ def loadable(tensor):
 '''
 
 _REFERENCE = '''
-def reference(q, k, v):
+def reference(q, k, v@scale_parameter@):
     """The same attention in float64."""
     q, k, v = (t.double() for t in (q, k, v))
-    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+    @repeat@
+    return torch.softmax(q @ k.transpose(-1, -2) @times_scale@, -1) @ v
 
 
 def example(device, L_q=@L_q@, L_kv=@L_kv@, heads=@heads@, batch=@batch@):
     """Normal random inputs of the emitted shape."""
     generator = torch.Generator("cpu").manual_seed(0)
-    shapes = ((batch, heads, L_q, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM))
+    @shapes@
     return [torch.randn(s, generator=generator).to(device, TORCH_DTYPE) for s in shapes]
 
 
 def compile_only():
     """Compiles the kernel for TARGET without a GPU (COMPILE_ONLY=1 FLYDSL_GPU_ARCH=<target>)."""
-    q, k, v = example("cpu", 2, 2, 2, 2)
-    launch(q, k, v, torch.empty_like(q), 2, 2, 2, 2, 1.0 / math.sqrt(HEAD_DIM))
+    q, k, v = example("cpu", 2, 2, @some_heads@, 2)
+    launch(q, k, v, torch.empty_like(q), 2, 2, @some_heads@, 2, 1.0 / math.sqrt(HEAD_DIM))
 
 
 def max_error(got, want):
@@ -125,9 +131,59 @@ if __name__ == "__main__":
 '''
 
 
-def host(L_q: int, L_kv: int, heads: int, batch: int) -> str:
+_CHECK_SCALE = """\
+    if not 0.0 < scale < math.inf:
+        raise ValueError(f"scale {scale}: the factor of the logits must be positive and finite")
+"""
+_SHARING = """\
+    k and v have one head for HEADS_PER_KV of q.
+"""
+_HEADS_AGREE = """\
+    if (k.shape[0], k.shape[1] * HEADS_PER_KV) != (batch, heads):
+        raise ValueError(f"{HEADS_PER_KV} heads of q share a head of k and v: q {q.shape}, k {k.shape}")
+"""
+_REPEAT = """\
+    k, v = (t.repeat_interleave(HEADS_PER_KV, 1) for t in (k, v))
+"""
+_SHAPES = """\
+    shapes = ((batch, heads, L_q, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM), (batch, heads, L_kv, HEAD_DIM))
+"""
+_SHAPES_GROUPED = """\
+    keys = (batch, heads // HEADS_PER_KV, L_kv, HEAD_DIM)
+    shapes = ((batch, heads, L_q, HEAD_DIM), keys, keys)
+"""
+
+
+def formula(op: Attention) -> str:
+    """What O is."""
+    return "softmax(Q K^T / sqrt(d)) V" if op.softmax_scale is None else "softmax(scale Q K^T) V"
+
+
+def host(op: Attention) -> str:
     """Host functions; the emitted shape is the default of `example`."""
-    text = piece(_REFERENCE)
-    for name, value in (("L_q", L_q), ("L_kv", L_kv), ("heads", heads), ("batch", batch)):
-        text = text.replace(f"@{name}@", str(value))
-    return join(piece(_LAUNCH), piece(_RUN), text)
+    grouped, scaled = op.group > 1, op.softmax_scale is not None
+    lines = {
+        "check_scale": _CHECK_SCALE if scaled else "",
+        "sharing": _SHARING if grouped else "",
+        "heads_agree": _HEADS_AGREE if grouped else "",
+        "repeat": _REPEAT if grouped else "",
+        "shapes": _SHAPES_GROUPED if grouped else _SHAPES,
+    }
+    words = {
+        "L_q": str(op.L_q),
+        "L_kv": str(op.L_kv),
+        "heads": str(op.heads),
+        "batch": str(op.batch),
+        "formula": formula(op),
+        "scale_parameter": ", scale=SCALE" if scaled else "",
+        "scale": "scale" if scaled else "1.0 / math.sqrt(d)",
+        "times_scale": "* scale" if scaled else "/ math.sqrt(q.shape[-1])",
+        "other_heads": "" if grouped else "k.shape[:2] != q.shape[:2] or ",
+        "some_heads": "2 * HEADS_PER_KV" if grouped else "2",
+    }
+    text = join(piece(_LAUNCH), piece(_RUN), piece(_REFERENCE))
+    for name, value in lines.items():
+        text = text.replace(f"    @{name}@\n", value)
+    for name, value in words.items():
+        text = text.replace(f"@{name}@", value)
+    return text

@@ -100,7 +100,9 @@ _ATTENTION = (
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
     click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
+    click.option("--kv-heads", type=int, default=0, metavar="N", help="Heads of K and V; --heads when left out."),
     _batch_option,
+    click.option("--scale", "softmax_scale", type=float, metavar="X", help="Factor of the logits; else 1/sqrt(d)."),
     click.option(
         "--variant",
         default="chained",
@@ -205,6 +207,8 @@ def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
         L_kv=length if keys is None else keys,
         d=values.pop("d"),
         heads=values.pop("heads"),
+        kv_heads=values.pop("kv_heads"),
+        softmax_scale=values.pop("softmax_scale"),
         batch=values.pop("batch"),
         variant=values.pop("variant"),
         dtype=dtype_from(values.pop("dtype")),

@@ -5,7 +5,7 @@ The workers of a parallel run compile side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from closedform.operators.attention import Attention
 from closedform.operators.numerics import rounded
 from closedform.operators.reference import reference
 from closedform.visitors.compile import Compiled, compile_source
+from closedform.visitors.compute import input_shapes
 from closedform.visitors.derivation import Derivation
 from closedform.visitors.emit import emit_source
 from closedform.visitors.feasibility import derive
@@ -35,14 +36,19 @@ class Case:
     L: int = 4096
     heads: int = 32
     fixed: tuple[tuple[str, Any], ...] = field(default=())
+    features: tuple[tuple[str, Any], ...] = field(default=())
 
     def __str__(self) -> str:
-        extra = "".join(f"-{k}{v}" for k, v in self.fixed)
+        extra = "".join(f"-{k}{v}" for k, v in (*self.fixed, *self.features))
         return f"{self.hw}-{self.dtype}-d{self.d}-{self.variant}-L{self.L}-h{self.heads}{extra}"
 
+    def operator(self) -> Attention:
+        return Attention(
+            self.L, self.L, self.d, heads=self.heads, dtype=self.dtype, variant=self.variant, **dict(self.features)
+        )
+
     def derivation(self) -> Derivation:
-        op = Attention(self.L, self.L, self.d, heads=self.heads, dtype=self.dtype, variant=self.variant)
-        return derive(op, catalogue.get(self.hw), "default", **dict(self.fixed))
+        return derive(self.operator(), catalogue.get(self.hw), "default", **dict(self.fixed))
 
 
 @cache
@@ -73,10 +79,12 @@ def simulate(
     from closedform.hw.sim import Out, flydsl_args, parse_file, run
 
     derivation = case.derivation()
-    op = Attention(L_q, L_kv, case.d, batch=batch, heads=heads, dtype=case.dtype, variant=case.variant)
+    kept = case.operator()
+    op = replace(kept, L_q=L_q, L_kv=L_kv, batch=batch, heads=heads, kv_heads=heads // kept.group)
     if inputs is None:
         random = np.random.default_rng(L_q * 1000 + L_kv)
-        inputs = [random.standard_normal((batch, heads, n, case.d)) for n in (L_q, L_kv, L_kv)]
+        shapes = input_shapes(op)
+        inputs = [random.standard_normal(shapes[name]) for name in "QKV"]
     q, k, v = (stored(x, case.dtype) for x in inputs)
     out = np.zeros_like(q)
     program = parse_file(compiled(case).isa)

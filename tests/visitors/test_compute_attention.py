@@ -38,7 +38,9 @@ def problems(draw, longest=300):
         L_kv=draw(st.integers(1, longest)),
         d=draw(st.integers(1, 256)),
         batch=draw(st.integers(1, 2)),
-        heads=draw(st.integers(1, 2)),
+        heads=draw(st.sampled_from([1, 2, 6])),
+        kv_heads=draw(st.sampled_from([0, 1])),
+        softmax_scale=draw(st.sampled_from([None, 0.02, 1.0])),
         dtype=atom.dtype_a.name,
         variant=draw(st.sampled_from(VARIANTS)),
     )

@@ -62,6 +62,23 @@ def test_heads_and_batch_are_grid_dimensions():
     agrees(Case("mi300x", "f16", 128), 40, 70, heads=3, batch=2)
 
 
+#: Each option on every target, with another type and variant.
+OPTIONS = [
+    Case("mi100", "f32", 64, features=(("kv_heads", 16),)),
+    Case("mi210", "bf16", 64, "lds", features=(("kv_heads", 4), ("softmax_scale", 0.5))),
+    Case("mi300x", "f16", 128, features=(("kv_heads", 4),)),
+    Case("mi300x", "f16", 32, "fma", features=(("softmax_scale", 0.02),)),
+    Case("mi355x", "bf16", 128, features=(("softmax_scale", 1.0),)),
+]
+
+
+@pytest.mark.parametrize("case", OPTIONS, ids=str)
+def test_options_agree_with_float64(case, record_property):
+    heads = 2 * case.operator().group
+    agrees(case, 5, 6, record_property, heads=heads)
+    agrees(case, 40, 70, record_property, heads=heads, batch=2)
+
+
 @pytest.mark.parametrize(
     ("case", "size"), [(Case("mi300x", "f16", 128), 1e2), (Case("mi300x", "f32", 64), 1e17)], ids=str
 )
