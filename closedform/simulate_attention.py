@@ -48,6 +48,7 @@ class _Launch:
         queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.key_heads, op.L_kv, op.d)
         shapes = (queries, keys, keys, queries)
         self.q, self.k, self.v, self.out = (shadow(int(np.prod(s)), word).reshape(s) for s in shapes)
+        self.lse = shadow(int(np.prod(queries[:3])), np.float32).reshape(queries[:3])
         random = np.random.default_rng(seed)
         for batch, head in self.rows:
             kv_head = head // op.group
@@ -59,12 +60,13 @@ class _Launch:
     def arguments(self) -> list[Any]:
         """The kernel's arguments in FlyDSL's order."""
         op = self.op
-        return [self.q, self.k, self.v, Out(self.out), op.L_q, op.L_kv, np.float32(op.scale)]
+        outputs = [Out(self.out), *([Out(self.lse)] if op.lse else [])]
+        return [self.q, self.k, self.v, *outputs, op.L_q, op.L_kv, np.float32(op.scale)]
 
     def accuracy(self) -> Accuracy:
         """Every row of the workgroups that ran, against float64 on the values that memory holds."""
-        from .operators.accuracy import compare
-        from .operators.reference import reference
+        from .operators.accuracy import compare, compare_lse
+        from .operators.reference import lse_reference, reference
 
         op = self.op
         parts: list[Accuracy] = []
@@ -74,10 +76,13 @@ class _Launch:
             q, out = self.q[batch, head][rows], self.out[batch, head][rows]
             rowwise = replace(op, L_q=len(rows), batch=1, heads=1, kv_heads=0)
             kv_head = head // op.group
-            inputs = zip("QKV", (q, self.k[batch, kv_head], self.v[batch, kv_head]), strict=True)
+            words = zip("QKV", (q, self.k[batch, kv_head], self.v[batch, kv_head]), strict=True)
+            inputs = {name: self._values(a)[None, None] for name, a in words}
             with np.errstate(all="ignore"):
-                expected = reference(rowwise, **{name: self._values(a)[None, None] for name, a in inputs})
-                parts.append(compare(rowwise, self._values(out)[None, None], expected))
+                parts.append(compare(rowwise, self._values(out)[None, None], reference(rowwise, **inputs)))
+            if op.lse:
+                exact = lse_reference(rowwise, inputs["Q"], inputs["K"])
+                parts.append(compare_lse(rowwise, self.lse[batch, head][rows][None, None], exact))
         return worst_of(parts)
 
     def _values(self, words: Array) -> Array:

@@ -59,7 +59,8 @@ class Attention:
     """The operator. Q is [batch, heads, L_q, d], K and V are [batch, key_heads, L_kv, d], O is shaped like Q.
 
     kv_heads: heads of K and V, 0 for as many as of Q; head h of Q reads head h // (heads / kv_heads).
-    softmax_scale: factor of the logits, None for 1 / sqrt(d).
+    softmax_scale: factor of the logits, None for 1 / sqrt(d). lse: the natural logarithm of the sum of exponentials of
+    each query's scaled logits is a result, too, f32 [batch, heads, L_q].
 
     Raises BadInput for an extent below 1, d above 256, an unknown dtype or an unknown variant, heads that are no
     multiple of kv_heads and a scale that is not positive or no f32 number.
@@ -74,10 +75,11 @@ class Attention:
     variant: str = "chained"
     kv_heads: int = 0
     softmax_scale: float | None = None
+    lse: bool = False
 
     name: ClassVar[str] = "attention"
     #: Fields that are told only where they are set.
-    optional: ClassVar[tuple[str, ...]] = ("kv_heads", "softmax_scale")
+    optional: ClassVar[tuple[str, ...]] = ("kv_heads", "softmax_scale", "lse")
 
     def __post_init__(self) -> None:
         for name in ("L_q", "L_kv", "batch", "heads"):

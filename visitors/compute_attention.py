@@ -35,6 +35,8 @@ class AttentionCompute(Visitor):
     level: Level
     inputs: dict[str, Array]
     out: Array
+    #: log-sum-exp of each query, beside the result.
+    lse: Array
 
     machine_class: ClassVar[type[AttentionMachine]] = AttentionMachine
     _state: SoftmaxState
@@ -42,9 +44,10 @@ class AttentionCompute(Visitor):
     _machine: AttentionMachine
 
     def visit_AttentionDevice(self, node: AttentionDevice) -> None:
+        self.lse = np.empty(self.out.shape[:-1], np.float32)
         if self.level is Level.DEVICE:
             k, v = (np.repeat(self.inputs[name], node.op.group, axis=1) for name in "KV")
-            self.out[...] = one_shot(node.op, self.inputs["Q"], k, v)
+            self.out[...], self.lse[...] = one_shot(node.op, self.inputs["Q"], k, v)
             return
         for block in node.children():
             self.visit(block)
@@ -53,7 +56,7 @@ class AttentionCompute(Visitor):
         head, rows = (node.batch, node.head), node.rows.slice
         if self.level is Level.BLOCK:
             q, k, v = self._of_head(node)
-            self.out[head][rows] = one_shot(node.op, q[rows], k, v)
+            self.out[head][rows], self.lse[head][rows] = one_shot(node.op, q[rows], k, v)
         elif self.level is Level.ATOM:
             self._lockstep(tuple(node.children()))
         else:
@@ -65,7 +68,9 @@ class AttentionCompute(Visitor):
         self._sum = np.zeros((node.rows.extent, node.op.d), np.float32)
         for step in node.children():
             self.visit(step)
-        self.out[node.batch, node.head, node.rows.slice] = self._sum * self._state.inverse()[:, None]
+        place = (node.batch, node.head, node.rows.slice)
+        self.out[place] = self._sum * self._state.inverse()[:, None]
+        self.lse[place] = self._state.lse(node.op.scale)
 
     def visit_AttentionStep(self, node: AttentionStep) -> None:
         if self.level is Level.ATOM:
@@ -93,8 +98,9 @@ class AttentionCompute(Visitor):
         self._machine = self.machine_class(waves, *self._of_head(first))
         for step in first.children():
             self.visit(step)
-        for wave, rows in zip(waves, self._machine.output(), strict=True):
+        for wave, rows, lse in zip(waves, self._machine.output(), self._machine.lse(), strict=True):
             self.out[head][wave.rows.slice] = rows
+            self.lse[head][wave.rows.slice] = lse
 
     def _machine_step(self, node: AttentionStep) -> None:
         self._machine.load(node)
@@ -106,10 +112,10 @@ class AttentionCompute(Visitor):
         self._machine.scalar_values()
 
 
-def one_shot(op: Attention, q: Array, k: Array, v: Array) -> Array:
-    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the type of the second product."""
+def one_shot(op: Attention, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the type of the second product; O and lse."""
     c = log2_scale(op.scale)
     scores = q @ np.swapaxes(k, -1, -2)
     state = SoftmaxState.of(scores, c)
     p = rounded(power(scores, state.m[..., None], c), op.p_dtype)
-    return np.asarray((p @ v) * state.inverse()[..., None])
+    return np.asarray((p @ v) * state.inverse()[..., None]), state.lse(op.scale)

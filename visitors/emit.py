@@ -68,4 +68,5 @@ def kernel_name(derivation: Derivation) -> str:
             parts.append(op.variant)
         parts += [f"g{op.group}"] if op.group > 1 else []
         parts += [] if op.softmax_scale is None else [f"scale{op.scale!r}"]
+        parts += ["lse"] if op.lse else []
     return "_".join(parts)

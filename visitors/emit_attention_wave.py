@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .emit_text import join, piece
+from textwrap import indent
+
+from closedform.operators.attention import Attention
+
+from .emit_text import fill, join, piece
 
 __all__ = ["kernel", "wave"]
 
@@ -119,7 +123,7 @@ class Wave:
         m, l, acc = raised(top, m, l, acc, self.log2_scale)
         order.do(self.exponentials(scores, m, l, p))
         gpu.barrier()
-        return l, self.values(order, p, acc, [])
+        return @kept@l, self.values(order, p, acc, [])
 
     def read_k(self, fragments, t, s):
         fragments[t, s] = lds_load(self.lds_k, k_place(t * ATOM_M + self.column, s * GROUPS + self.group), VEC)
@@ -191,49 +195,76 @@ def split_state(state):
     return v, scores, top, m, l, [@carried@(x) for x in state]
 '''
 
-_LDS_P = """\
-        p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
-        self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
+_LDS_P = """
+p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
+self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
 """
 
 
-#: Which head of K and V a head of Q reads, where some share one.
-_KV_HEAD = """\
-        self.kv_head = fx.Int64(fx.Int32(gpu.block_idx.y) // HEADS_PER_KV)
-"""
-_GROUPED = {"kv": ", self.kv_head", "q": ", self.head", "head_parameter": ", head", "head": "head"}
-_EQUAL_HEADS = {"kv": "", "q": "", "head_parameter": "", "head": "self.head"}
-
-_NARROW = """\
-        if (i + 2) % VEC == 0:
-            p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
+_NARROW = """
+if (i + 2) % VEC == 0:
+    p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
 """
 
+#: Heads of K and V: those of Q, or fewer that neighbours share.
+_EQUAL_HEADS = {"kv_head": "", "kv": "", "q": "", "head_parameter": "", "head": "self.head"}
+_GROUPED = {
+    "kv_head": "self.kv_head = fx.Int64(fx.Int32(gpu.block_idx.y) // HEADS_PER_KV)",
+    "kv": ", self.kv_head",
+    "q": ", self.head",
+    "head_parameter": ", head",
+    "head": "head",
+}
 
-def wave(through_lds: bool, narrow: bool, grouped: bool, values: str, carried: str) -> str:
-    """The Wave class. `through_lds`: the exponentials have an LDS image (variants lds and fma); `grouped`: heads of Q
-    share one of K and V; `values` are the methods of the second product, `carried` the type of one accumulator."""
-    body = piece(_WAVE)
-    body = body.replace("        @lds_p@\n", _LDS_P if through_lds else "")
-    body = body.replace("        @narrow@\n", _NARROW if narrow else "")
-    body = body.replace("        @kv_head@\n", _KV_HEAD if grouped else "")
-    for name, text in (_GROUPED if grouped else _EQUAL_HEADS).items():
-        body = body.replace(f"@{name}@", text)
-    return join(piece(_STATE).replace("@carried@", carried), body + "\n\n" + values)
+_STORE_LSE = '''
+def store_lse(self, lse, m, l):
+    """log sum exp of the scaled logits of each query, by its lane in group 0; -inf of a row without visible keys.
+
+    The sum relative to a logit of +inf is NaN: that such a logit was there shows in the maximum alone.
+    """
+    first = self.batch * stride(lse, 0) + self.head * stride(lse, 1) + fx.Int64(self.first_row)
+    rows = resource(fx.Int64(fx.ptrtoint(fx.get_iter(lse))) + first * 4, self.rows * 4)
+    for n in range(Q_TILES):
+        value = (finite(m[n]) * self.log2_scale + log2(row_sum(l[n]))) * LN_2
+        value = (m[n] == fx.Float32(-NEG_INF)).select(m[n], value)
+        place = (self.group == fx.Int32(0)).select((n * ATOM_N + self.column) * 4, fx.Int32(OUT_OF_RANGE))
+        raw_ptr_buffer_store(value.ir_value(), rows, place.ir_value(), fx.Int32(0).ir_value())
+'''
 
 
-def kernel() -> str:
-    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue."""
-    return piece(
+def wave(op: Attention, narrow: bool, values: str, carried: str) -> str:
+    """The Wave class. `narrow`: exponentials are rounded a fragment at a time; `values` are the methods of the second
+    product, `carried` the type of one accumulator."""
+    body = fill(
+        piece(_WAVE),
+        {
+            "lds_p": "" if op.variant == "chained" else piece(_LDS_P),
+            "narrow": piece(_NARROW) if narrow else "",
+            "kept": "m, " if op.lse else "",
+            **(_GROUPED if op.group > 1 else _EQUAL_HEADS),
+        },
+    )
+    parts = [body, values, *([indent(piece(_STORE_LSE), "    ")] if op.lse else [])]
+    return join(piece(_STATE).replace("@carried@", carried), join(*parts, blank=1))
+
+
+def kernel(lse: bool) -> str:
+    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue. `lse`: with a second result."""
+    text = piece(
         """
         @flyc.kernel(known_block_size=[THREADS, 1, 1])
         def attention_kernel(
-            Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor, L_q: fx.Int32, L_kv: fx.Int32, scale: fx.Float32
+            @parameters@
         ):
             wave = Wave(Q, K, V, O, L_q, L_kv, scale)
             state = wave.prologue()
             for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
                 state = yield wave.step(tile, carried)
-            wave.epilogue(*wave.last_step(state))
+            @finish@
         """
     )
+    tensors, sizes = "Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor", "L_q: fx.Int32, L_kv: fx.Int32"
+    parameters = f"{tensors}, LSE: fx.Tensor,\n{sizes}" if lse else f"{tensors}, {sizes}"
+    both = "m, l, acc = wave.last_step(state)\nwave.store_lse(LSE, m, l)\nwave.epilogue(l, acc)"
+    finish = both if lse else "wave.epilogue(*wave.last_step(state))"
+    return fill(text, {"parameters": f"{parameters}, scale: fx.Float32", "finish": finish})

@@ -103,6 +103,7 @@ _ATTENTION = (
     click.option("--kv-heads", type=int, default=0, metavar="N", help="Heads of K and V; --heads when left out."),
     _batch_option,
     click.option("--scale", "softmax_scale", type=float, metavar="X", help="Factor of the logits; else 1/sqrt(d)."),
+    click.option("--lse", is_flag=True, help="Give the log of the sum of exponentials of each query, too."),
     click.option(
         "--variant",
         default="chained",
@@ -209,6 +210,7 @@ def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
         heads=values.pop("heads"),
         kv_heads=values.pop("kv_heads"),
         softmax_scale=values.pop("softmax_scale"),
+        lse=values.pop("lse"),
         batch=values.pop("batch"),
         variant=values.pop("variant"),
         dtype=dtype_from(values.pop("dtype")),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from closedform.operators.attention import Attention
-from closedform.operators.reference import reference
+from closedform.operators.reference import lse_reference, reference
 
 torch = pytest.importorskip("torch")
 
@@ -26,3 +26,6 @@ def test_the_reference_is_that_of_torch(options):
     q, k, v = (torch.from_numpy(inputs[name]).double() for name in "QKV")
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=op.softmax_scale, enable_gqa=True)
     assert np.allclose(reference(op, **inputs).out, want.numpy(), rtol=1e-12, atol=1e-12)
+    logits = q @ k.repeat_interleave(op.group, 1).transpose(-1, -2) * op.scale
+    lse = lse_reference(op, inputs["Q"], inputs["K"]).out[..., 0]
+    assert np.allclose(lse, torch.logsumexp(logits, -1).numpy(), rtol=1e-12, atol=1e-12)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from closedform.hw import catalogue
-from closedform.operators.accuracy import Accuracy, compare
+from closedform.operators.accuracy import Accuracy, compare, compare_lse
 from closedform.operators.attention import Attention
 from closedform.operators.numerics import rounded
-from closedform.operators.reference import reference
+from closedform.operators.reference import lse_reference, reference
+from closedform.simulation_case import worst_of
 from closedform.visitors.compile import Compiled, compile_source
 from closedform.visitors.compute import input_shapes
 from closedform.visitors.derivation import Derivation
@@ -75,7 +76,10 @@ def loaded(words: Any, dtype: str) -> Any:
 def simulate(
     case: Case, L_q: int, L_kv: int, *, heads: int = 1, batch: int = 1, inputs: Any = None, **options: Any
 ) -> tuple[Any, Accuracy, Any]:
-    """Runs the compiled instructions on these lengths: (simulator's result, accuracy against float64, output)."""
+    """Runs the compiled instructions on these lengths: (simulator's result, accuracy against float64, output).
+
+    The accuracy is the worse one of output and log-sum-exp where there are both.
+    """
     from closedform.hw.sim import Out, flydsl_args, parse_file, run
 
     derivation = case.derivation()
@@ -86,11 +90,15 @@ def simulate(
         shapes = input_shapes(op)
         inputs = [random.standard_normal(shapes[name]) for name in "QKV"]
     q, k, v = (stored(x, case.dtype) for x in inputs)
-    out = np.zeros_like(q)
+    out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
     program = parse_file(compiled(case).isa)
-    arguments = flydsl_args(program.kernel(), [q, k, v, Out(out), L_q, L_kv, np.float32(op.scale)])
+    outputs = [Out(out), *([Out(lse)] if op.lse else [])]
+    arguments = flydsl_args(program.kernel(), [q, k, v, *outputs, L_q, L_kv, np.float32(op.scale)])
     tiles = derivation.tiles
     result = run(program, arguments, grid=(-(-L_q // tiles.block_q), heads, batch), **options)
     with np.errstate(all="ignore"):
-        expected = reference(op, **{n: loaded(x, case.dtype) for n, x in zip("QKV", (q, k, v), strict=True)})
-        return result, compare(op, loaded(out, case.dtype), expected), loaded(out, case.dtype)
+        exact = {n: loaded(x, case.dtype) for n, x in zip("QKV", (q, k, v), strict=True)}
+        parts = [compare(op, loaded(out, case.dtype), reference(op, **exact))]
+        if op.lse:
+            parts.append(compare_lse(op, lse, lse_reference(op, exact["Q"], exact["K"])))
+        return result, worst_of(parts), loaded(out, case.dtype)
