@@ -41,15 +41,21 @@ def check_derivation(derivation: Derivation, level: str, *, seed: int = 0) -> Ch
     """
     import numpy as np
 
-    from .operators.accuracy import compare
-    from .operators.reference import reference
+    from .operators.accuracy import compare, compare_lse
+    from .operators.attention import Attention
+    from .operators.reference import lse_reference, reference
+    from .simulation_case import worst_of
     from .visitors.compute import ComputeVisitor, input_shapes
 
     op = derivation.op
     generator = np.random.default_rng(seed)
     inputs: dict[str, Any] = {name: generator.standard_normal(shape) for name, shape in input_shapes(op).items()}
-    out = ComputeVisitor(level).run(op.tree(derivation.tiles), **inputs)
-    accuracy = compare(op, out, reference(op, **inputs))
+    visitor = ComputeVisitor(level)
+    out = visitor.run(op.tree(derivation.tiles), **inputs)
+    parts = [compare(op, out, reference(op, **inputs))]
+    if isinstance(op, Attention) and op.lse:
+        parts.append(compare_lse(op, visitor.lse, lse_reference(op, inputs["Q"], inputs["K"])))
+    accuracy = worst_of(parts)
     return CheckResult(
         op=op.name,
         hw=derivation.hw.name,

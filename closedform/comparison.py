@@ -49,7 +49,9 @@ class Comparison:
     crossover_filled: int | None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "op": {"name": self.op.name, **asdict(self.op)}}
+        from .operators.operator import described
+
+        return {**asdict(self), "op": {"name": self.op.name, **described(self.op)}}
 
 
 def compare_attention(op: Attention, hw: HardwareDescriptor) -> Comparison:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from .operators.operator import described
 from .text import WIDTH, wrapped
 from .visitors.derivation import tiles_json
 
@@ -74,7 +74,7 @@ def emission_summary(emission: Emission) -> str:
 
 
 def _title(derivation: Derivation) -> str:
-    op = asdict(derivation.op)
+    op = described(derivation.op)
     return f"{derivation.op.name}: {_pairs(op)} on {derivation.hw}, model {derivation.model}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,25 +45,28 @@ class _Launch:
         for block, head, batch in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
             self.rows.setdefault((batch, head), []).append(block)
         word = np.uint16 if op.dtype == "bf16" else np.dtype({"f32": np.float32, "f16": np.float16}[op.dtype])
-        shapes = [(op.batch, op.heads, length, op.d) for length in (op.L_q, op.L_kv, op.L_kv, op.L_q)]
+        queries, keys = (op.batch, op.heads, op.L_q, op.d), (op.batch, op.key_heads, op.L_kv, op.d)
+        shapes = (queries, keys, keys, queries)
         self.q, self.k, self.v, self.out = (shadow(int(np.prod(s)), word).reshape(s) for s in shapes)
+        self.lse = shadow(int(np.prod(queries[:3])), np.float32).reshape(queries[:3])
         random = np.random.default_rng(seed)
         for batch, head in self.rows:
-            for array in (self.q, self.k, self.v):
+            kv_head = head // op.group
+            for array, place in ((self.q, head), (self.k, kv_head), (self.v, kv_head)):
                 values = rounded(random.standard_normal(array.shape[2:], np.float32), op.dtype)
-                array[batch, head] = (values.view(np.uint32) >> 16) if op.dtype == "bf16" else values
+                array[batch, place] = (values.view(np.uint32) >> 16) if op.dtype == "bf16" else values
 
     @property
     def arguments(self) -> list[Any]:
         """The kernel's arguments in FlyDSL's order."""
         op = self.op
-        return [self.q, self.k, self.v, Out(self.out), op.L_q, op.L_kv, np.float32(op.scale)]
+        outputs = [Out(self.out), *([Out(self.lse)] if op.lse else [])]
+        return [self.q, self.k, self.v, *outputs, op.L_q, op.L_kv, np.float32(op.scale)]
 
     def accuracy(self) -> Accuracy:
         """Every row of the workgroups that ran, against float64 on the values that memory holds."""
-        from .operators.accuracy import compare
-        from .operators.attention import Attention
-        from .operators.reference import reference
+        from .operators.accuracy import compare, compare_lse
+        from .operators.reference import lse_reference, reference
 
         op = self.op
         parts: list[Accuracy] = []
@@ -70,11 +74,15 @@ class _Launch:
             starts = (np.array(blocks)[:, None] * self.block_q + np.arange(self.block_q)).ravel()
             rows = starts[starts < op.L_q]
             q, out = self.q[batch, head][rows], self.out[batch, head][rows]
-            rowwise = Attention(len(rows), op.L_kv, op.d, dtype=op.dtype, variant=op.variant)
-            inputs = zip("QKV", (q, self.k[batch, head], self.v[batch, head]), strict=True)
+            rowwise = replace(op, L_q=len(rows), batch=1, heads=1, kv_heads=0)
+            kv_head = head // op.group
+            words = zip("QKV", (q, self.k[batch, kv_head], self.v[batch, kv_head]), strict=True)
+            inputs = {name: self._values(a)[None, None] for name, a in words}
             with np.errstate(all="ignore"):
-                expected = reference(rowwise, **{name: self._values(a)[None, None] for name, a in inputs})
-                parts.append(compare(rowwise, self._values(out)[None, None], expected))
+                parts.append(compare(rowwise, self._values(out)[None, None], reference(rowwise, **inputs)))
+            if op.lse:
+                exact = lse_reference(rowwise, inputs["Q"], inputs["K"])
+                parts.append(compare_lse(rowwise, self.lse[batch, head][rows][None, None], exact))
         return worst_of(parts)
 
     def _values(self, words: Array) -> Array:

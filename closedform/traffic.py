@@ -40,11 +40,13 @@ def attention_flops(op: Attention) -> int:
 
 
 def fused_bytes(op: Attention) -> int:
-    """Compulsory traffic, 2 (L_q + L_kv) d elem a head: Q, K and V read once, R written once.
+    """Compulsory traffic, 2 L_q d elem a head of Q and 2 L_kv d elem a head of K: Q, K and V read once, R
+    (and the log-sum-exp) written once.
 
     L = 16384, d = 128, f32: 33.6 MB.
     """
-    return op.batch * op.heads * 2 * (op.L_q + op.L_kv) * op.d * op.elem_bytes
+    rows = 2 * (op.heads * op.L_q + op.key_heads * op.L_kv)
+    return op.batch * (rows * op.d * op.elem_bytes + 4 * op.lse * op.heads * op.L_q)
 
 
 def scores_bytes(op: Attention) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +62,13 @@ def emit_unfused(
 
 
 def _manifest(derivation: UnfusedDerivation, name: str, parts: dict[str, Emission]) -> dict[str, Any]:
+    from .operators.operator import described
     from .visitors.compile import installed_version
 
     return {
         "manifest_version": MANIFEST_VERSION,
         "kernel": f"{name}.py",
-        "op": {"name": derivation.op.name, **asdict(derivation.op)},
+        "op": {"name": derivation.op.name, **described(derivation.op)},
         "hw": derivation.hw.name,
         "gfx": derivation.hw.gfx,
         "num_cus": derivation.hw.num_cus,

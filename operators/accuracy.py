@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .numerics import Array
 from .operator import Operator
 from .reference import Reference
 
-__all__ = ["Accuracy", "compare", "error_bound", "relative_error"]
+__all__ = ["Accuracy", "compare", "compare_lse", "error_bound", "relative_error"]
 
 
 def relative_error(out: Array, reference: Array, size: Array | None = None) -> Array:
@@ -89,6 +89,11 @@ def compare(op: Operator, out: Array, reference: Reference) -> Accuracy:
     share = _by_row(error, bound)
     worst = int(error.argmax())
     return Accuracy(float(error[worst]), float(bound[worst]), float(share.max()), bool((error <= bound).all()))
+
+
+def compare_lse(op: Attention, lse: Array, reference: Reference) -> Accuracy:
+    """The log-sum-exp of attention, [batch, heads, L_q], against its own bound: f32 whatever the type of the inputs."""
+    return compare(replace(op, dtype="f32"), lse[..., None], reference)
 
 
 def _by_row(error: Array, size: Array) -> Array:

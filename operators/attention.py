@@ -1,4 +1,4 @@
-"""Fused attention, softmax(Q K^T / sqrt(d)) V, as a lazy tree.
+"""Fused attention, softmax(scale Q K^T) V, as a lazy tree.
 
 Device -> block (the queries of one workgroup, of one batch and head) -> wave (tile_q queries) -> step (one
 tile of keys: scores, softmax update, values) -> atoms. The scores are computed transposed, S^T = K Q^T, and
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
+from numbers import Real
 from typing import ClassVar
 
 from closedform.hw.atoms import MFMAAtom
@@ -38,6 +39,8 @@ __all__ = [
 
 D_MAX = 256
 DTYPES = ("f32", "f16", "bf16")
+#: Scales whose product with log2(e) is a normal f32 number; a negative one would turn the largest score into the least.
+SCALE_MIN, SCALE_MAX = 2.0**-120, 2.0**120
 #: How P reaches the second product: in registers, through LDS, or through LDS to scalar multiply-adds.
 VARIANTS = ("chained", "lds", "fma")
 
@@ -53,9 +56,14 @@ BOUNDARY: Mapping[str, Pad] = {
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The operator. Q is [batch, heads, L_q, d], K and V are [batch, heads, L_kv, d], O is shaped like Q.
+    """The operator. Q is [batch, heads, L_q, d], K and V are [batch, key_heads, L_kv, d], O is shaped like Q.
 
-    Raises BadInput for an extent below 1, d above 256, an unknown dtype or an unknown variant.
+    kv_heads: heads of K and V, 0 for as many as of Q; head h of Q reads head h // (heads / kv_heads).
+    softmax_scale: factor of the logits, None for 1 / sqrt(d). lse: the natural logarithm of the sum of exponentials of
+    each query's scaled logits is a result, too, f32 [batch, heads, L_q].
+
+    Raises BadInput for an extent below 1, d above 256, an unknown dtype or an unknown variant, heads that are no
+    multiple of kv_heads and a scale that is not positive or no f32 number.
     """
 
     L_q: int
@@ -65,8 +73,13 @@ class Attention:
     heads: int = 1
     dtype: str = "f32"
     variant: str = "chained"
+    kv_heads: int = 0
+    softmax_scale: float | None = None
+    lse: bool = False
 
     name: ClassVar[str] = "attention"
+    #: Fields that are told only where they are set.
+    optional: ClassVar[tuple[str, ...]] = ("kv_heads", "softmax_scale", "lse")
 
     def __post_init__(self) -> None:
         for name in ("L_q", "L_kv", "batch", "heads"):
@@ -77,15 +90,45 @@ class Attention:
             if value not in known:
                 near = near_names(str(value), known)
                 raise BadInput(f"{name}={value!r} is not offered for attention: {near}")
+        self._check_kv_heads()
+        self._check_scale()
+
+    def _check_kv_heads(self) -> None:
+        if self.kv_heads == 0 and self.kv_heads is not False:
+            return
+        check_extent("kv_heads", self.kv_heads)
+        if self.heads % self.kv_heads:
+            raise BadInput(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
+
+    def _check_scale(self) -> None:
+        scale = self.softmax_scale
+        if scale is None:
+            return
+        if isinstance(scale, bool) or not isinstance(scale, Real) or not SCALE_MIN <= scale <= SCALE_MAX:
+            raise BadInput(f"softmax_scale={scale!r} must be a number from {SCALE_MIN:.3g} to {SCALE_MAX:.3g}")
 
     @property
     def scale(self) -> float:
-        """1 / sqrt(d), with the true d and not the padded one.
+        """Factor of the logits: 1 / sqrt(d), with the true d and not the padded one, unless another was chosen.
 
-        >>> Attention(1, 1, 64).scale
-        0.125
+        >>> Attention(1, 1, 64).scale, Attention(1, 1, 64, softmax_scale=0.5).scale
+        (0.125, 0.5)
         """
-        return 1.0 / sqrt(self.d)
+        return 1.0 / sqrt(self.d) if self.softmax_scale is None else float(self.softmax_scale)
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of K and V."""
+        return self.kv_heads or self.heads
+
+    @property
+    def group(self) -> int:
+        """Heads of Q that share a head of K and V.
+
+        >>> Attention(1, 1, 64, heads=32, kv_heads=4).group
+        8
+        """
+        return self.heads // self.key_heads
 
     @property
     def elem_bytes(self) -> int:

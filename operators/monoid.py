@@ -107,9 +107,11 @@ class SoftmaxState:
         inverse = np.where(empty, 0, 1 / np.where(empty, 1, self.l))
         return np.asarray(np.where(np.isposinf(self.l), np.nan, inverse), dtype=self.l.dtype)
 
-    def lse(self) -> Array:
-        """m + log l, the logarithm of the sum of exponentials of the scaled scores where c is log2(e); -inf of none."""
-        return np.asarray(np.where(np.isinf(self.m), np.zeros_like(self.m), self.m) + np.log(self.l))
+    def lse(self, scale: float = 1.0) -> Array:
+        """m scale + log l, the logarithm of the sum of exponentials of the scaled scores, c = scale log2(e); -inf of
+        none."""
+        m = np.where(np.isinf(self.m), np.zeros_like(self.m), self.m)
+        return np.asarray(m * np.float32(scale) + np.log(self.l))
 
 
 def _top(scores: Array) -> Array:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from closedform.hw.dtypes import dtype as dtype_of
 
+from .attention import Attention
 from .conv2d import Conv2d
 from .conv2d_reference import channels_first, convolved, finished
 from .gemm import Gemm
@@ -22,6 +24,7 @@ __all__ = [
     "conv2d_reference",
     "gemm_reference",
     "input_dtype",
+    "lse_reference",
     "reference",
     "softmax_reference",
 ]
@@ -77,7 +80,8 @@ def reference(
             return softmax_reference(op, exact["X"], exact.get("mask"))
         if isinstance(op, Conv2d):
             return conv2d_reference(op, exact["X"], exact["W"], exact.get("bias"))
-        return attention_reference(exact["Q"], exact["K"], exact["V"], op.scale)
+        k, v = (np.repeat(exact[name], op.group, axis=1) for name in "KV")
+        return attention_reference(exact["Q"], k, v, op.scale)
 
 
 def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float) -> Reference:
@@ -113,11 +117,43 @@ def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference
     the difference, the product and the three roundings in the scale; 2 is exp2's unit in the last place.
     The weights enter numerator and denominator, and the sums over keys themselves add 2 sqrt(L) to both.
     """
+    return _by_rows(lambda part: _attention_rows(part, k, v, scale), q, k)
+
+
+def lse_reference(op: Attention, q: Array, k: Array) -> Reference:
+    """log sum exp(Q K^T scale) of each query on an axis of its own, [batch, heads, L_q, 1]; -inf without visible keys.
+
+    `growth` has the errors e_j of `attention_reference`, weighted by p_j, those of the sum, its logarithm, and the
+    reference logit. `size` stays at 1 where the logarithm vanishes.
+    """
+    q, k = (rounded(x, op.dtype).astype(np.float64) for x in (q, k))
+    k = np.repeat(k, op.group, axis=1)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        return _by_rows(lambda part: _lse_rows(part, k, op.scale), q, k)
+
+
+def _lse_rows(q: Array, k: Array, scale: float) -> Reference:
+    kt = np.swapaxes(k, -1, -2)
+    s = q @ kt * scale
+    m = s.max(axis=-1, keepdims=True)
+    m = np.where(np.isinf(m), 0.0, m)
+    p = np.exp(s - m)
+    total = p.sum(axis=-1, keepdims=True)
+    out = m + np.log(total)
+    terms = np.sqrt(np.square(q) @ np.square(kt)) * scale
+    exponent = 2 * np.sqrt(q.shape[-1]) * (np.abs(s) + terms) + 5 * np.abs(s - m) + 2
+    growth = np.where(p == 0, 0.0, p / total * np.where(p == 0, 0.0, exponent)).sum(axis=-1, keepdims=True)
+    growth = growth + 2 * np.sqrt(k.shape[-2]) + 4 * (np.abs(m) + np.abs(out) + 1)
+    growth = np.where(np.isfinite(out), growth, 0.0)
+    return Reference(out, np.maximum(np.abs(out), 1.0), growth, np.zeros_like(out))
+
+
+def _by_rows(compute: Callable[[Array], Reference], q: Array, k: Array) -> Reference:
+    """`compute` of so many queries at a time that their scores fit in memory."""
     rows = max(1, SCORES_AT_ONCE // (k.size // k.shape[-1]))
     if q.shape[-2] <= rows:
-        return _attention_rows(q, k, v, scale)
-    starts = range(0, q.shape[-2], rows)
-    parts = [_attention_rows(q[..., start : start + rows, :], k, v, scale) for start in starts]
+        return compute(q)
+    parts = [compute(q[..., start : start + rows, :]) for start in range(0, q.shape[-2], rows)]
     joined = (np.concatenate([getattr(part, field) for part in parts], axis=-2) for field in Reference.__slots__)
     return Reference(*joined)
 

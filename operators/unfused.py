@@ -30,6 +30,9 @@ class UnfusedAttention:
     def __post_init__(self) -> None:
         if self.op.variant != "chained":
             raise BadInput(f"variant={self.op.variant!r}: attention in three kernels has no variants")
+        for name in self.op.optional:
+            if value := getattr(self.op, name):
+                raise BadInput(f"{name}={value!r}: attention in three kernels does not have it")
 
     @property
     def products(self) -> int:

@@ -83,7 +83,7 @@ def input_shapes(op: Operator) -> dict[str, tuple[int, ...]]:
         if op.bias != "none":
             shapes["bias"] = (op.batch, op.M if op.bias == "row" else op.N)
         return shapes
-    keys = (op.batch, op.heads, op.L_kv, op.d)
+    keys = (op.batch, op.key_heads, op.L_kv, op.d)
     return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
 
 

@@ -35,6 +35,8 @@ class AttentionCompute(Visitor):
     level: Level
     inputs: dict[str, Array]
     out: Array
+    #: log-sum-exp of each query, beside the result.
+    lse: Array
 
     machine_class: ClassVar[type[AttentionMachine]] = AttentionMachine
     _state: SoftmaxState
@@ -42,8 +44,10 @@ class AttentionCompute(Visitor):
     _machine: AttentionMachine
 
     def visit_AttentionDevice(self, node: AttentionDevice) -> None:
+        self.lse = np.empty(self.out.shape[:-1], np.float32)
         if self.level is Level.DEVICE:
-            self.out[...] = one_shot(node.op, self.inputs["Q"], self.inputs["K"], self.inputs["V"])
+            k, v = (np.repeat(self.inputs[name], node.op.group, axis=1) for name in "KV")
+            self.out[...], self.lse[...] = one_shot(node.op, self.inputs["Q"], k, v)
             return
         for block in node.children():
             self.visit(block)
@@ -51,8 +55,8 @@ class AttentionCompute(Visitor):
     def visit_AttentionBlock(self, node: AttentionBlock) -> None:
         head, rows = (node.batch, node.head), node.rows.slice
         if self.level is Level.BLOCK:
-            q, k, v = (self.inputs[name][head] for name in "QKV")
-            self.out[head][rows] = one_shot(node.op, q[rows], k, v)
+            q, k, v = self._of_head(node)
+            self.out[head][rows], self.lse[head][rows] = one_shot(node.op, q[rows], k, v)
         elif self.level is Level.ATOM:
             self._lockstep(tuple(node.children()))
         else:
@@ -64,17 +68,18 @@ class AttentionCompute(Visitor):
         self._sum = np.zeros((node.rows.extent, node.op.d), np.float32)
         for step in node.children():
             self.visit(step)
-        self.out[node.batch, node.head, node.rows.slice] = self._sum * self._state.inverse()[:, None]
+        place = (node.batch, node.head, node.rows.slice)
+        self.out[place] = self._sum * self._state.inverse()[:, None]
+        self.lse[place] = self._state.lse(node.op.scale)
 
     def visit_AttentionStep(self, node: AttentionStep) -> None:
         if self.level is Level.ATOM:
             self._machine_step(node)
             return
-        head, rows, keys = (node.batch, node.head), node.rows.slice, node.keys.slice
-        q, k, v = self.inputs["Q"][head][rows], self.inputs["K"][head][keys], self.inputs["V"][head][keys]
-        c = log2_scale(node.op.scale)
-        self._state, p, rescale = self._state.absorb_lazily(q @ k.T, c)
-        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v
+        q, k, v = self._of_head(node)
+        keys, c = node.keys.slice, log2_scale(node.op.scale)
+        self._state, p, rescale = self._state.absorb_lazily(q[node.rows.slice] @ k[keys].T, c)
+        self._sum = self._sum * rescale[:, None] + rounded(p, node.op.p_dtype) @ v[keys]
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> None:
         self._machine.score(node)
@@ -82,15 +87,20 @@ class AttentionCompute(Visitor):
     def visit_ValueAtom(self, node: ValueAtom) -> None:
         self._machine.value(node)
 
+    def _of_head(self, node: AttentionBlock | AttentionWave | AttentionStep) -> tuple[Array, Array, Array]:
+        """Q, K and V [length, d] that a node works on."""
+        keys = (node.batch, node.head // node.op.group)
+        return self.inputs["Q"][node.batch, node.head], self.inputs["K"][keys], self.inputs["V"][keys]
+
     def _lockstep(self, waves: tuple[AttentionWave, ...]) -> None:
         first = waves[0]
         head = (first.batch, first.head)
-        q, k, v = (self.inputs[name][head] for name in "QKV")
-        self._machine = self.machine_class(waves, q, k, v)
+        self._machine = self.machine_class(waves, *self._of_head(first))
         for step in first.children():
             self.visit(step)
-        for wave, rows in zip(waves, self._machine.output(), strict=True):
+        for wave, rows, lse in zip(waves, self._machine.output(), self._machine.lse(), strict=True):
             self.out[head][wave.rows.slice] = rows
+            self.lse[head][wave.rows.slice] = lse
 
     def _machine_step(self, node: AttentionStep) -> None:
         self._machine.load(node)
@@ -102,10 +112,10 @@ class AttentionCompute(Visitor):
         self._machine.scalar_values()
 
 
-def one_shot(op: Attention, q: Array, k: Array, v: Array) -> Array:
-    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the type of the second product."""
+def one_shot(op: Attention, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """All keys at once for queries [..., L_q, d]: f32 sums, P rounded to the type of the second product; O and lse."""
     c = log2_scale(op.scale)
     scores = q @ np.swapaxes(k, -1, -2)
     state = SoftmaxState.of(scores, c)
     p = rounded(power(scores, state.m[..., None], c), op.p_dtype)
-    return np.asarray((p @ v) * state.inverse()[..., None])
+    return np.asarray((p @ v) * state.inverse()[..., None]), state.lse(op.scale)

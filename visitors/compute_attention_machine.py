@@ -142,7 +142,7 @@ class AttentionMachine:
     def output(self) -> list[Array]:
         """Valid rows of O of each wave, [rows, d]."""
         lay = self.layout
-        inverse = SoftmaxState(self.state.m, self._across_groups(self.state.l, np.add)).inverse()
+        inverse = self._row_states().inverse()
         padded = np.full((len(self.waves), self.tiles.tile_q, lay.d_pad), np.nan, np.float32)
         if self.op.variant == "fma":
             padded[:, :, self._columns] = self.scalar * self._of_query(inverse)[:, :, None, None]
@@ -151,6 +151,15 @@ class AttentionMachine:
             padded[:, rows, self.dv_held] = self.o * inverse[:, :, None, :, None]
         pairs = zip(self.waves, padded, strict=True)
         return [rows[: wave.rows.extent, : self.op.d] for wave, rows in pairs]
+
+    def lse(self) -> list[Array]:
+        """Log-sum-exp of the valid rows of each wave, [rows]."""
+        values = self._of_query(self._row_states().lse(self.op.scale))
+        return [rows[: wave.rows.extent] for wave, rows in zip(self.waves, values, strict=True)]
+
+    def _row_states(self) -> SoftmaxState:
+        """Maximum and sum of each query in every lane that holds it."""
+        return SoftmaxState(self.state.m, self._across_groups(self.state.l, np.add))
 
     def _of_query(self, values: Array) -> Array:
         """[waves, query tiles, 64] to [waves, tile_q]: the value of each query, from its lane in group 0."""

@@ -9,6 +9,7 @@ from typing import Any
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import Infeasible, InfeasibleError
 from closedform.hw.occupancy import register_budget
+from closedform.operators.operator import described
 
 from .formula import FormulaValue
 
@@ -137,7 +138,7 @@ class Derivation:
     def to_json(self) -> dict[str, Any]:
         """The public form: lengths in elements, sizes `_bytes`; formulas as printed by --explain."""
         return {
-            "op": {"name": self.op.name, **asdict(self.op)},
+            "op": {"name": self.op.name, **described(self.op)},
             "hw": self.hw.name,
             "gfx": self.hw.gfx,
             "model": self.model,

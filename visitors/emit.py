@@ -66,4 +66,7 @@ def kernel_name(derivation: Derivation) -> str:
             parts.append(f"{tiles.atom.m}x{tiles.atom.n}")
         if op.variant != "chained":
             parts.append(op.variant)
+        parts += [f"g{op.group}"] if op.group > 1 else []
+        parts += [] if op.softmax_scale is None else [f"scale{op.scale!r}"]
+        parts += ["lse"] if op.lse else []
     return "_".join(parts)

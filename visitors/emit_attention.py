@@ -28,7 +28,7 @@ from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
 from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
-from .emit_host import host
+from .emit_host import formula, host
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .visitor import Visitor
 
@@ -104,8 +104,8 @@ class AttentionEmit(Visitor):
                 self._constants(),
                 piece(CEIL_DIV),
                 self.visit(node.interior()[0]),
-                wave_text.kernel(),
-                host(op.L_q, op.L_kv, op.heads, op.batch),
+                wave_text.kernel(op.lse),
+                host(op),
             )
             + "\n"
         )
@@ -128,7 +128,7 @@ class AttentionEmit(Visitor):
         if self.packed and self.op.p_dtype == self.op.dtype:
             by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
             convert = "bits" if by_hand else "round"
-        return join(softmax_text.softmax(convert), self.visit(node.interior()[0]))
+        return join(softmax_text.softmax(convert, self.op.lse), self.visit(node.interior()[0]))
 
     def visit_AttentionStep(self, node: AttentionStep) -> str:
         atoms = [self.visit(atom) for atom in node.interior()]
@@ -152,7 +152,7 @@ class AttentionEmit(Visitor):
             schedule_text.order(),
             atom_text.scalar_product(self.packed) if scalar else "",
             wave_text.wave(
-                through_lds,
+                self.op,
                 self.packed and not through_lds,
                 atom_text.values(self.op.variant, self.packed),
                 "fx.Float32" if scalar else "Vec",
@@ -220,14 +220,15 @@ class AttentionEmit(Visitor):
             "lds": "P goes through LDS between the two MFMAs",
             "fma": "P goes through LDS, the second product is scalar FMA",
         }[op.variant]
+        heads = f"{op.heads} on {op.key_heads} of K and V" if op.group > 1 else str(op.heads)
         return docstring(
-            f"Fused attention O = softmax(Q K^T / sqrt(d)) V for {self.hw.gfx}: {how}.",
+            f"Fused attention O = {formula(op)} for {self.hw.gfx}: {how}.",
             [
                 (
                     "shape",
-                    f"batch {op.batch}, heads {op.heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
+                    f"batch {op.batch}, heads {heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
                 ),
-                ("types", f"{op.dtype} in and out, f32 accumulation"),
+                ("types", f"{op.dtype} in and out, f32 accumulation{', f32 log-sum-exp' if op.lse else ''}"),
                 ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
                 (
                     "tiles",
@@ -337,8 +338,14 @@ class AttentionEmit(Visitor):
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
         ]
-        if self.padded:
+        if op.lse:
+            rows.append(("LN_2", "math.log(2.0)", ""))
+        if self.padded or op.lse:
             rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
+        if op.group > 1:
+            rows.append(("HEADS_PER_KV", op.group, "neighbouring heads of Q that share a head of K and V"))
+        if op.softmax_scale is not None:
+            rows.append(("SCALE", repr(op.scale), "factor of the logits, unless run() is given another"))
         rows += [
             ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
             (

@@ -83,6 +83,11 @@ def finite(m):
     return (m == fx.Float32(NEG_INF)).select(fx.Float32(0.0), m)
 '''
 
+_LOG2 = """
+def log2(x):
+    return fx.Float32(rocdl.log(T.f32, x.ir_value()))
+"""
+
 _POWERS = '''
 def powers(tile, r, shift, log2_scale):
     """2^((s - m) c) of two scores. They are shifted before they are scaled: rounding m c first would leave a residue
@@ -92,7 +97,8 @@ def powers(tile, r, shift, log2_scale):
 '''
 
 
-def softmax(convert: str) -> str:
-    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand)."""
+def softmax(convert: str, lse: bool) -> str:
+    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `lse`: sums are
+    a result."""
     texts = (_ACROSS, _EXP2, _ROUNDED[convert], _MASKED, _LARGER, _FINITE, _RESCALED_STATE, _RAISED, _POWERS)
-    return join(*map(piece, texts))
+    return join(*map(piece, texts), piece(_LOG2) if lse else "")

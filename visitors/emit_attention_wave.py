@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .emit_text import join, piece
+from textwrap import indent
+
+from closedform.operators.attention import Attention
+
+from .emit_text import fill, join, piece
 
 __all__ = ["kernel", "wave"]
 
@@ -26,6 +30,7 @@ class Wave:
         self.first_row = fx.Int32(gpu.block_idx.x) * (WAVES * TILE_Q) + self.wave * TILE_Q
         @lds_p@
         self.head, self.batch = fx.Int64(gpu.block_idx.y), fx.Int64(gpu.block_idx.z)
+        @kv_head@
         self.rows = fx.Int64(L_q - self.first_row)
         self.L_kv = L_kv
         self.tiles = (L_kv + (TILE_KV - 1)) // TILE_KV
@@ -33,18 +38,18 @@ class Wave:
         self.atom = fx.make_mma_atom(rocdl.MFMA(ATOM_M, ATOM_N, ATOM_K, DTYPE))
         self.O = O
         self.Q = Q
-        self.K, self.V = self.head_of(K), self.head_of(V)
+        self.K, self.V = self.head_of(K@kv@), self.head_of(V@kv@)
         self.k_stride, self.v_stride = stride(K, 2), stride(V, 2)
 
-    def head_of(self, tensor):
+    def head_of(self, tensor@head_parameter@):
         """64-bit address of row 0 of this batch entry and head."""
-        offset = self.batch * stride(tensor, 0) + self.head * stride(tensor, 1)
+        offset = self.batch * stride(tensor, 0) + @head@ * stride(tensor, 1)
         return fx.Int64(fx.ptrtoint(fx.get_iter(tensor))) + offset * ELEM_BYTES
 
     def query_rows(self, tensor):
         """This wave's rows of Q or O: the extent ends with the last valid row, nothing past it is touched."""
         row_stride = stride(tensor, 2)
-        address = self.head_of(tensor) + fx.Int64(self.first_row) * row_stride * ELEM_BYTES
+        address = self.head_of(tensor@q@) + fx.Int64(self.first_row) * row_stride * ELEM_BYTES
         extent = ((self.rows - 1) * row_stride + HEAD_DIM) * ELEM_BYTES
         return resource(address, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0)))
 
@@ -118,7 +123,7 @@ class Wave:
         m, l, acc = raised(top, m, l, acc, self.log2_scale)
         order.do(self.exponentials(scores, m, l, p))
         gpu.barrier()
-        return l, self.values(order, p, acc, [])
+        return @kept@l, self.values(order, p, acc, [])
 
     def read_k(self, fragments, t, s):
         fragments[t, s] = lds_load(self.lds_k, k_place(t * ATOM_M + self.column, s * GROUPS + self.group), VEC)
@@ -190,39 +195,76 @@ def split_state(state):
     return v, scores, top, m, l, [@carried@(x) for x in state]
 '''
 
-_LDS_P = """\
-        p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
-        self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
+_LDS_P = """
+p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
+self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
 """
 
 
-_NARROW = """\
-        if (i + 2) % VEC == 0:
-            p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
+_NARROW = """
+if (i + 2) % VEC == 0:
+    p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
 """
 
+#: Heads of K and V: those of Q, or fewer that neighbours share.
+_EQUAL_HEADS = {"kv_head": "", "kv": "", "q": "", "head_parameter": "", "head": "self.head"}
+_GROUPED = {
+    "kv_head": "self.kv_head = fx.Int64(fx.Int32(gpu.block_idx.y) // HEADS_PER_KV)",
+    "kv": ", self.kv_head",
+    "q": ", self.head",
+    "head_parameter": ", head",
+    "head": "head",
+}
 
-def wave(through_lds: bool, narrow: bool, values: str, carried: str) -> str:
-    """The Wave class. `through_lds`: the exponentials have an LDS image (variants lds and fma); `values` are the
-    methods of the second product, `carried` the type of one accumulator."""
-    body = piece(_WAVE)
-    body = body.replace("        @lds_p@\n", _LDS_P if through_lds else "")
-    body = body.replace("        @narrow@\n", _NARROW if narrow else "")
-    return join(piece(_STATE).replace("@carried@", carried), body + "\n\n" + values)
+_STORE_LSE = '''
+def store_lse(self, lse, m, l):
+    """log sum exp of the scaled logits of each query, by its lane in group 0; -inf of a row without visible keys.
+
+    The sum relative to a logit of +inf is NaN: that such a logit was there shows in the maximum alone.
+    """
+    first = self.batch * stride(lse, 0) + self.head * stride(lse, 1) + fx.Int64(self.first_row)
+    rows = resource(fx.Int64(fx.ptrtoint(fx.get_iter(lse))) + first * 4, self.rows * 4)
+    for n in range(Q_TILES):
+        value = (finite(m[n]) * self.log2_scale + log2(row_sum(l[n]))) * LN_2
+        value = (m[n] == fx.Float32(-NEG_INF)).select(m[n], value)
+        place = (self.group == fx.Int32(0)).select((n * ATOM_N + self.column) * 4, fx.Int32(OUT_OF_RANGE))
+        raw_ptr_buffer_store(value.ir_value(), rows, place.ir_value(), fx.Int32(0).ir_value())
+'''
 
 
-def kernel() -> str:
-    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue."""
-    return piece(
+def wave(op: Attention, narrow: bool, values: str, carried: str) -> str:
+    """The Wave class. `narrow`: exponentials are rounded a fragment at a time; `values` are the methods of the second
+    product, `carried` the type of one accumulator."""
+    body = fill(
+        piece(_WAVE),
+        {
+            "lds_p": "" if op.variant == "chained" else piece(_LDS_P),
+            "narrow": piece(_NARROW) if narrow else "",
+            "kept": "m, " if op.lse else "",
+            **(_GROUPED if op.group > 1 else _EQUAL_HEADS),
+        },
+    )
+    parts = [body, values, *([indent(piece(_STORE_LSE), "    ")] if op.lse else [])]
+    return join(piece(_STATE).replace("@carried@", carried), join(*parts, blank=1))
+
+
+def kernel(lse: bool) -> str:
+    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue. `lse`: with a second result."""
+    text = piece(
         """
         @flyc.kernel(known_block_size=[THREADS, 1, 1])
         def attention_kernel(
-            Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor, L_q: fx.Int32, L_kv: fx.Int32, scale: fx.Float32
+            @parameters@
         ):
             wave = Wave(Q, K, V, O, L_q, L_kv, scale)
             state = wave.prologue()
             for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
                 state = yield wave.step(tile, carried)
-            wave.epilogue(*wave.last_step(state))
+            @finish@
         """
     )
+    tensors, sizes = "Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor", "L_q: fx.Int32, L_kv: fx.Int32"
+    parameters = f"{tensors}, LSE: fx.Tensor,\n{sizes}" if lse else f"{tensors}, {sizes}"
+    both = "m, l, acc = wave.last_step(state)\nwave.store_lse(LSE, m, l)\nwave.epilogue(l, acc)"
+    finish = both if lse else "wave.epilogue(*wave.last_step(state))"
+    return fill(text, {"parameters": f"{parameters}, scale: fx.Float32", "finish": finish})

@@ -27,6 +27,8 @@ def _notes(op: Attention, k: Constants, hw: HardwareDescriptor) -> tuple[str, ..
     found = [] if k.gpu == hw.name else [f"constants of {k.gpu}; attention was not measured on {hw.name}"]
     if op.variant != "chained":
         found.append(f"the model is that of the chained variant, not of {op.variant}")
+    if op.group > 1:
+        found.append(f"the model reads K and V once for each of the {op.heads} heads")
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
+from closedform.operators.operator import described
 
 from .candidate import Candidate, Round, canonical
 
@@ -98,5 +99,5 @@ def attention_space(op: Attention, hw: HardwareDescriptor, causal: bool) -> Latt
     found = select_attention(op, hw, causal=causal, count=count)
     ranked = (found.best, *found.runners_up)
     times = {canonical(c.config): (dict(c.config), c.latency_us) for c in ranked}
-    problem = {**asdict(op), "causal": causal, "op": "attention of the lattice"}
+    problem = {**described(op), "causal": causal, "op": "attention of the lattice"}
     return LatticeSpace(problem, hw, times, ("tile_q", "tile_kv"), (_PIPELINE,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from closedform import __version__
@@ -11,6 +11,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, InfeasibleError
 from closedform.operators.conv2d import KNOBS as CONV2D_KNOBS
 from closedform.operators.gemm import KNOBS as GEMM_KNOBS
+from closedform.operators.operator import described
 from closedform.visitors.feasibility import derive
 
 from .candidate import Candidate, Round, Value
@@ -40,7 +41,7 @@ class OperatorSpace:
 
     def identity(self) -> Mapping[str, object]:
         return {
-            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.op).items()},
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in described(self.op).items()},
             "op": self.op.name,
             "hw": self.hw.name,
             "gfx": self.hw.gfx,

@@ -80,6 +80,15 @@ def test_emit_and_manifest(run_json: RunJson, tmp_path: Path) -> None:
     assert_valid(json.loads(Path(answer["manifest"]).read_text()), "manifest")
 
 
+def test_options_of_attention(run_json: RunJson, tmp_path: Path) -> None:
+    options = ("--heads", 8, "--kv-heads", 2, "--scale", 0.5, "--lse")
+    answer = run_json("emit", "attention", *SHAPE, *options, "--no-compile", "--explain", "--out", tmp_path)
+    op = answer["derivation"]["op"]
+    assert (op["kv_heads"], op["softmax_scale"], op["lse"]) == (2, 0.5, True)
+    assert_valid(answer["derivation"], "derive")
+    assert_valid(json.loads(Path(answer["manifest"]).read_text()), "manifest")
+
+
 def test_check(run_json: RunJson) -> None:
     assert_valid(run_json("check", "attention", "--L", 40, "--d", 24, "--hw", "mi210"), "check")
 

@@ -148,6 +148,13 @@ def test_an_open_tree_has_no_children(op):
         ({"dtype": "fp16"}, "did you mean f16"),
         ({"dtype": "f64"}, "not offered for attention"),
         ({"variant": "chain"}, "did you mean chained"),
+        ({"heads": 6, "kv_heads": 4}, "heads=6 is not a multiple of kv_heads=4"),
+        ({"kv_heads": -1}, "kv_heads=-1"),
+        ({"kv_heads": True}, "kv_heads=True must be a whole number"),
+        ({"softmax_scale": 0.0}, "softmax_scale=0.0 must be a number from"),
+        ({"softmax_scale": -1.0}, "softmax_scale=-1.0"),
+        ({"softmax_scale": float("nan")}, "softmax_scale=nan"),
+        ({"softmax_scale": "1"}, "softmax_scale='1'"),
     ],
 )
 def test_attention_rejects(fields, message):

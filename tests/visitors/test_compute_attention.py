@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from closedform.hw import catalogue
-from closedform.operators.accuracy import compare, relative_error
+from closedform.operators.accuracy import compare, compare_lse, relative_error
 from closedform.operators.attention import DTYPES, VARIANTS, Attention, AttentionTiles
 from closedform.operators.level import Level
-from closedform.operators.reference import reference
+from closedform.operators.reference import lse_reference, reference
+from closedform.simulation_case import worst_of
 from closedform.visitors.compute import ComputeVisitor, input_shapes
 
 GPUS = ("mi100", "mi210", "mi300x", "mi350x")
@@ -38,7 +39,10 @@ def problems(draw, longest=300):
         L_kv=draw(st.integers(1, longest)),
         d=draw(st.integers(1, 256)),
         batch=draw(st.integers(1, 2)),
-        heads=draw(st.integers(1, 2)),
+        heads=draw(st.sampled_from([1, 2, 6])),
+        kv_heads=draw(st.sampled_from([0, 1])),
+        softmax_scale=draw(st.sampled_from([None, 0.02, 1.0])),
+        lse=True,
         dtype=atom.dtype_a.name,
         variant=draw(st.sampled_from(VARIANTS)),
     )
@@ -62,7 +66,12 @@ def normal(op, seed):
 
 
 def check(op, tiles, level, inputs, visitor=ComputeVisitor):
-    return compare(op, visitor(level).run(op.tree(tiles), **inputs), reference(op, **inputs))
+    """Of O and, where it is a result, of the log-sum-exp: the worse one."""
+    computed = visitor(level)
+    parts = [compare(op, computed.run(op.tree(tiles), **inputs), reference(op, **inputs))]
+    if op.lse:
+        parts.append(compare_lse(op, computed.lse, lse_reference(op, inputs["Q"], inputs["K"])))
+    return worst_of(parts)
 
 
 def every_problem_agrees(level, worst, how_many):

@@ -62,6 +62,26 @@ def test_heads_and_batch_are_grid_dimensions():
     agrees(Case("mi300x", "f16", 128), 40, 70, heads=3, batch=2)
 
 
+#: Each option on every target, with another type and variant.
+OPTIONS = [
+    Case("mi100", "f32", 64, features=(("kv_heads", 16),)),
+    Case("mi210", "bf16", 64, "lds", features=(("kv_heads", 4), ("softmax_scale", 0.5))),
+    Case("mi300x", "f16", 128, features=(("kv_heads", 4),)),
+    Case("mi300x", "f16", 32, "fma", features=(("softmax_scale", 0.02),)),
+    Case("mi355x", "bf16", 128, features=(("softmax_scale", 1.0), ("lse", True))),
+    Case("mi100", "f16", 72, "lds", features=(("lse", True),)),
+    Case("mi210", "f32", 128, "fma", features=(("lse", True), ("kv_heads", 8))),
+    Case("mi300x", "bf16", 128, features=(("lse", True),)),
+]
+
+
+@pytest.mark.parametrize("case", OPTIONS, ids=str)
+def test_options_agree_with_float64(case, record_property):
+    heads = 2 * case.operator().group
+    agrees(case, 5, 6, record_property, heads=heads)
+    agrees(case, 40, 70, record_property, heads=heads, batch=2)
+
+
 @pytest.mark.parametrize(
     ("case", "size"), [(Case("mi300x", "f16", 128), 1e2), (Case("mi300x", "f32", 64), 1e17)], ids=str
 )
@@ -84,6 +104,17 @@ def test_nan_and_infinity_stay_in_their_rows():
     bad = np.isnan(out[0, 0]).any(-1)
     assert np.flatnonzero(bad).tolist() == [3, 7]
     assert np.isfinite(out[0, 0][~bad]).all()
+
+
+def test_lse_of_nan_and_infinite_logits_is_that_of_float64():
+    """A logit of +inf gives +inf, of NaN NaN, all of -inf -inf; others are not touched."""
+    case, L_q, L_kv = Case("mi300x", "f16", 128, features=(("lse", True),)), 40, 70
+    random = np.random.default_rng(2)
+    q, k, v = (random.standard_normal((1, 1, n, case.d)) for n in (L_q, L_kv, L_kv))
+    q[0, 0, 3, 5], q[0, 0, 7, 9] = np.nan, np.inf
+    q[0, 0, 9] = 0
+    q[0, 0, 9, 11], k[..., 11] = -np.inf, np.abs(k[..., 11]) + 0.1
+    agrees(case, L_q, L_kv, inputs=[q, k, v])
 
 
 def test_maxima_that_grow_below_and_past_the_headroom():
