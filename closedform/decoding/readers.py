@@ -13,7 +13,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 from closedform.interop import aiter, ck, flydsl, hipblaslt, inductor, iree, nvmatmul, plain, tilelang, triton
 from closedform.interop.kernel import Kernel
-from closedform.interop.tool import Read
+from closedform.interop.tool import Read, is_time
 
 from .decoded import Decoded
 from .errors import Undecodable
@@ -107,9 +107,9 @@ def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[Decoded]:
                 "",
                 triton.kernel_of_config(config),
                 parameters=config,
-                measured_us=None if time is None else time * 1000,
+                measured_us=us,
             )
-            for config, time in triton.timed(text)
+            for config, us in triton.timed(text)
         ]
     if isinstance(body, dict) and isinstance(body.get("config"), dict) and "identity" in body:
         return [_artifact(body)]
@@ -168,7 +168,7 @@ def _rows(text: str, hw: HardwareDescriptor) -> list[Decoded]:
             problem = (int(row["M"]), int(row["N"]), int(row["K"]), int(row.get("B") or 1))
         except (KeyError, ValueError, TypeError):
             raise BadInput("a row without whole numbers M, N and K") from None
-        us = row.get("us")
+        us = float(row.get("us") or 0)
         found.append(
             _simple(
                 "AITER",
@@ -177,7 +177,7 @@ def _rows(text: str, hw: HardwareDescriptor) -> list[Decoded]:
                 gfx=row.get("gfx") or None,
                 parameters={k: v for k, v in row.items() if k and v},
                 problem=problem,
-                measured_us=float(us) if us else None,
+                measured_us=us if is_time(us) else None,
             )
         )
     return found

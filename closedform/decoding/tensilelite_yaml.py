@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ __all__ = ["decoded_yaml"]
 #: Types by the words and by the numbers that logic files hold; other numbers change their meaning between versions.
 _SPELT = {"Float": "S", "Double": "D", "Half": "H", "BFloat16": "B", "Int8": "I8", "Int32": "I", "XFloat32": "X"}
 _NUMBERED = {0: "S", 1: "D", 2: "C", 3: "Z", 4: "H", 6: "I", 7: "B", 8: "I8"}
+#: Letters of two 8-bit floats; N says FNUZ.
+_BOTH = re.compile("([FB]8N?)([FB]8N?)")
 #: Places in the list form of a logic file.
 _ARCHITECTURE, _PROBLEM, _SOLUTIONS = 2, 4, 5
 
@@ -143,7 +146,6 @@ def _letters(problem: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str 
 
 def _pair(letters: str) -> tuple[str, str]:
     """Families of A and B: of two 8-bit floats both are in the letters."""
-    for first in ("F8N", "B8N", "F8", "B8"):
-        if letters.startswith(first) and len(letters) > len(first):
-            return family_of(first), family_of(letters.removeprefix(first))
-    return family_of(letters), family_of(letters)
+    both = _BOTH.fullmatch(letters)
+    first, second = both.groups() if both is not None else (letters, letters)
+    return family_of(first), family_of(second)

@@ -13,9 +13,10 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput
 
+from . import flydsl
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool
+from .tool import Offer, Tool, lds_rule
 from .triton import BACKEND_RULES, config_of, kernel_of_config
 
 __all__ = ["HEADER", "TOOL", "TOOL_TRITON", "flydsl_name", "kernel_of_name", "kernel_of_row"]
@@ -59,12 +60,19 @@ def _loads(offer: Offer) -> bool:
 
 _RULES: tuple[Rule[Offer], ...] = (
     Rule("type", "f16 and bf16", _SOURCE, lambda o: o.op.dtype not in ("f16", "bf16") or o.op.result not in _TORCH),
+    lds_rule(
+        lambda o: flydsl.lds_bytes(o.kernel, o.elem_bytes),
+        "stages x (A + B), and D for waves along k, fit the LDS",
+        _SOURCE,
+    ),
     Rule("layout", "B stored as [N, K]: NT", _SOURCE, lambda o: o.op.layout != "NT"),
     Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M),
     Rule("tile n and k", f"of {TILES}", _SOURCE, lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set()),
     Rule("stages", "2 to 8", _SOURCE, lambda o: not 2 <= (o.kernel.stages or 2) <= 8),
     Rule("split", "1 to 13", _SOURCE, lambda o: not 1 <= (o.kernel.split_k or 1) <= 13),
     Rule("Stream-K", "is not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),
+    Rule("batch", "the table has no batch", _SOURCE, lambda o: o.op.batch > 1),
+    Rule("pre-shuffled", "these kernels take B as stored", _SOURCE, lambda o: bool(o.op.packed)),
     Rule("columns", "N is whole tiles", _SOURCE, lambda o: o.op.N % o.kernel.tile_n > 0),
     Rule(
         "k",
@@ -152,8 +160,6 @@ def _write(offers: tuple[Offer, ...]) -> str:
     rows.writeheader()
     for offer in offers:
         op = offer.op
-        us = offer.predicted_us
-        flop = 2.0 * op.M * op.N * op.K * op.batch
         rows.writerow(
             {
                 "gfx": offer.hw.gfx,
@@ -169,10 +175,10 @@ def _write(offers: tuple[Offer, ...]) -> str:
                 "libtype": "flydsl",
                 "solidx": -1,
                 "splitK": offer.kernel.split_k or 1,
-                "us": "" if us is None else f"{us:.4f}",
+                "us": "",  # of measured rows
                 "kernelName": flydsl_name(offer),
                 "err_ratio": 0.0,
-                "tflops": "" if us is None else f"{flop / us / 1e6:.2f}",
+                "tflops": "",
                 "bw": "",
             }
         )
@@ -199,7 +205,7 @@ def _read_triton(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
 
 
 _CARRIES = ("dtype", "out_dtype", "layout", "wave_m", "wave_n", "wave_k", "stages", "split_k")
-TOOL = Tool("aiter", "AITER", ".csv", _CARRIES, _RULES, _write, _read)
+TOOL = Tool("aiter", "AITER", ".csv", _CARRIES, _RULES, _write, _read, features=("bias",))
 TOOL_TRITON = Tool(
     "aiter",
     "AITER's Triton kernels",

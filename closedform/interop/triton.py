@@ -11,7 +11,7 @@ from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES
 
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool, lds_rule
+from .tool import Offer, Tool, is_time, lds_rule
 
 __all__ = ["BACKEND_RULES", "TOOL", "TOOL_PYTHON", "config_of", "kernel_of_config", "kpack", "lds_bytes", "timed"]
 
@@ -21,6 +21,8 @@ WAVES_MOST = 16
 _TILE_NAMES = (("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
 _GROUP_NAMES = ("GROUP_SIZE_M", "GROUP_M")
 _SPLIT_NAMES = ("SPLIT_K", "NUM_KSPLIT")
+#: Of a cache that we wrote: that its times were not measured. Triton looks at configs_timings alone.
+_PREDICTED = "predicted"
 
 
 def kpack(hw: HardwareDescriptor) -> int:
@@ -116,13 +118,17 @@ def kernel_of_config(config: dict[str, Any]) -> Kernel:
 
 def _write(offers: tuple[Offer, ...]) -> str:
     op = offers[0].op
-    timings = [[config_of(offer), offer.predicted_us] for offer in offers]
-    body = {"key": [op.M, op.N, op.K, op.dtype, op.result], "configs_timings": timings}
+    timings = [[config_of(o), None if o.predicted_us is None else o.predicted_us / 1000] for o in offers]
+    key = [op.M, op.N, op.K, op.dtype, op.result]
+    body = {"key": key, _PREDICTED: "milliseconds of the model of closedform", "configs_timings": timings}
     return json.dumps(body, indent=2) + "\n"
 
 
 def timed(text: str) -> list[tuple[dict[str, Any], float | None]]:
-    """Configs of an autotune cache with their milliseconds or microseconds as they stand, the fastest first."""
+    """Configs of an autotune cache with the microseconds that were measured, the fastest first.
+
+    None for a Config that failed, which the cache holds as infinite, and for all of a cache whose times are predicted.
+    """
     body = json.loads(text)
     if not isinstance(body, dict) or not isinstance(body.get("configs_timings"), list):
         raise BadInput("not an autotune cache: no list configs_timings")
@@ -130,8 +136,9 @@ def timed(text: str) -> list[tuple[dict[str, Any], float | None]]:
     for entry in body["configs_timings"]:
         config, time = entry if isinstance(entry, list) and len(entry) == 2 else (entry, None)
         time = time[0] if isinstance(time, list) and time else time
-        found.append((config, time if isinstance(time, (int, float)) else None))
-    return sorted(found, key=lambda pair: float("inf") if pair[1] is None else pair[1])
+        found.append((config, time * 1000 if is_time(time) else None))
+    found.sort(key=lambda pair: float("inf") if pair[1] is None else pair[1])
+    return [(config, None) for config, _ in found] if _PREDICTED in body else found
 
 
 def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
