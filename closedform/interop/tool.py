@@ -13,7 +13,7 @@ from closedform.hw.dtypes import dtype
 from closedform.operators.gemm import Gemm
 
 from .kernel import Kernel
-from .rules import Rule
+from .rules import Rule, broken_rules
 
 __all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "is_time", "lds_rule"]
 
@@ -72,6 +72,11 @@ class Tool:
         whole_grid = name in ("wave_m", "wave_n") and "waves" in known
         rows = name == "mfma" and "mfma_m" in known
         return name in known or whole_grid or rows or knob in self.knobs or value in _NONE.get(knob, ())
+
+    def refusals(self, kernel: Kernel, hw: HardwareDescriptor) -> tuple[str, ...]:
+        """The tool's rules that a kernel which was read breaks."""
+        offer = Offer(Gemm(1, 1, 1), hw, kernel)  # of the product these rules look at nothing
+        return tuple(rule.described for rule in broken_rules((r for r in self.rules if r.alone), offer))
 
     def unsaid(self, offer: Offer) -> tuple[str, ...]:
         """A note for each part of the product that the format has no place for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -13,7 +14,17 @@ from .kernel import Kernel
 from .rules import Rule
 from .tool import Offer, Tool, is_time, lds_rule
 
-__all__ = ["BACKEND_RULES", "TOOL", "TOOL_PYTHON", "config_of", "kernel_of_config", "kpack", "lds_bytes", "timed"]
+__all__ = [
+    "BACKEND_RULES",
+    "TOOL",
+    "TOOL_PYTHON",
+    "config_of",
+    "kernel_of_config",
+    "kpack",
+    "lds_bytes",
+    "option_refusals",
+    "timed",
+]
 
 _SOURCE = "HIPOptions and the allocation of Triton's AMD backend"
 WAVES_MOST = 16
@@ -46,8 +57,16 @@ def _lds(offer: Offer) -> int:
     return lds_bytes((k.tile_m, k.tile_n, k.tile_k), offer.elem_bytes, k.stages or 2) + EXPORT_MARGIN_BYTES
 
 
-def _power(*values: int | None) -> bool:
-    return all(value is not None and value > 0 and value & (value - 1) == 0 for value in values)
+def _power(*values: int) -> bool:
+    return all(value > 0 and value & (value - 1) == 0 for value in values)
+
+
+def option_refusals(config: Mapping[str, Any], hw: HardwareDescriptor) -> tuple[str, ...]:
+    """Options of a Config, beside its kernel, that the backend refuses on that GPU."""
+    given, most = {**config, **config.get("kwargs", {})}.get("kpack"), kpack(hw)
+    if given is None or given in range(1, most + 1):
+        return ()
+    return (f"kpack: {given} where {hw.gfx} takes {'1' if most == 1 else '1 or 2'}",)
 
 
 BACKEND_RULES: tuple[Rule[Offer], ...] = (
@@ -57,12 +76,14 @@ BACKEND_RULES: tuple[Rule[Offer], ...] = (
         "extents of blocks are powers of two of at least 16",
         _SOURCE,
         lambda o: not _power(*_extents(o)) or min(_extents(o)) < 16,
+        alone=True,
     ),
     Rule(
         "num_warps",
         f"a power of two of at most {WAVES_MOST}",
         _SOURCE,
-        lambda o: not _power(o.kernel.waves) or (o.kernel.waves or 0) > WAVES_MOST,
+        lambda o: o.kernel.waves is not None and (not _power(o.kernel.waves) or o.kernel.waves > WAVES_MOST),
+        alone=True,
     ),
     Rule("Stream-K", "persistent workgroups are no option of a Config", _SOURCE, lambda o: bool(o.kernel.stream_k)),
     Rule(
@@ -70,10 +91,14 @@ BACKEND_RULES: tuple[Rule[Offer], ...] = (
         "4, 16 or 32, dividing the block",
         _SOURCE,
         lambda o: (
-            o.kernel.mfma_m not in (4, 16, 32)
-            or o.kernel.tile_m % o.kernel.mfma_m > 0
-            or o.kernel.tile_n % o.kernel.mfma_m > 0
+            o.kernel.mfma_m is not None
+            and (
+                o.kernel.mfma_m not in (4, 16, 32)
+                or o.kernel.tile_m % o.kernel.mfma_m > 0
+                or o.kernel.tile_n % o.kernel.mfma_m > 0
+            )
         ),
+        alone=True,
     ),
 )
 

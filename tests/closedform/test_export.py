@@ -208,6 +208,57 @@ def test_an_override_takes_the_index_of_our_tile() -> None:
     assert (kernel.tile_m, kernel.tile_n, kernel.tile_k) == (tile.tile_m, tile.tile_n, tile.tile_k)
 
 
+def test_a_name_may_come_before_its_index() -> None:
+    pairs = [(one.index, one.name) for one in hipblaslt.listed(LISTING)]
+    assert len(pairs) == 3
+    backwards = "\n".join(f"name: {name}\nSolution index: {index}" for index, name in pairs)
+    assert [(one.index, one.name) for one in hipblaslt.listed(backwards)] == pairs
+    lines = "\n".join(f"{name} solution_index={index}" for index, name in pairs)
+    assert [(one.index, one.name) for one in hipblaslt.listed(lines)] == pairs
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("BBS_BH", "BSS_BH"),
+        ("BBS_BH", "BHS_BH"),
+        ("_UserArgs", "_GG_UserArgs"),
+        ("_SN_", "_SN_ISA950_"),
+        ("BBS", "F8B_BBS"),
+    ],
+)
+def test_solutions_of_other_types_products_and_targets_do_not_match(was: str, now: str) -> None:
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT")
+    offer = derived_offer(op, catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64)
+    with pytest.raises(Refused, match="has our tile"):
+        hipblaslt.matched(offer, LISTING.replace(was, now))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 9999),
+    st.integers(1, 9999),
+    st.integers(1, 9999),
+    st.integers(1, 64),
+    st.sampled_from(("f16", "bf16", "f32", "i8")),
+    st.sampled_from(LAYOUTS),
+    st.integers(0, 10**6),
+)
+def test_round_trip_of_overrides(M: int, N: int, K: int, batch: int, kind: str, layout: str, index: int) -> None:
+    op = Gemm(M, N, K, dtype=kind, layout=layout, batch=batch)
+    solution = next(hipblaslt.listed(LISTING)).name
+    text = hipblaslt.override([(op, hipblaslt.Listed(index, solution))] * 2, "abc")
+    rows = hipblaslt.read_override(text, catalogue.get("mi300x"))
+    assert len(rows) == 2
+    row, kernel = rows[0]
+    assert kernel is not None
+    assert tuple(row[name] for name in ("m", "n", "k", "batch_count", "solution_index", "kernel_name")) == (
+        *map(str, (N, M, K, batch, index)),
+        solution,
+    )
+    assert transposed_layout(row["transA"] + row["transB"]) == layout
+
+
 def test_of_several_solutions_the_most_alike_is_taken() -> None:
     op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT")
     offer = derived_offer(op, catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64, wave_m=2, wave_n=4)
