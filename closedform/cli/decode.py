@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from .options import hardware_from, json_option
+from .options import FALLBACK_HARDWARE, hardware_from, json_option
 from .output import notice, print_json
 
 __all__ = ["decode"]
 
-#: The GPU that stands for a target that a kernel's name says.
+#: The GPU that stands for a target.
 GPU_OF_TARGET = {"gfx908": "mi100", "gfx90a": "mi250x", "gfx942": "mi300x", "gfx950": "mi355x"}
 
 
@@ -28,7 +28,7 @@ GPU_OF_TARGET = {"gfx908": "mi100", "gfx90a": "mi250x", "gfx942": "mi300x", "gfx
     metavar="N",
     help="Which kernel of a file that has several.",
 )
-@click.option("--hw", metavar="NAME|FILE", help="GPU; left out, one of the target that the name says, else mi300x.")
+@click.option("--hw", metavar="NAME|FILE", help="GPU; left out, one of the target that the kernel says, else mi300x.")
 @click.option("--cus", type=int, metavar="N", help="Compute units, where fewer than all are visible.")
 @json_option
 def decode(
@@ -55,12 +55,14 @@ def decode(
       closedform decode hgemm_bf16_t256x256x64x2_ks1_w2x4x1_gm0_bias0_lnt_phti --hw mi355x --json
     """
     from closedform.decoding.explanation import explained
-    from closedform.decoding.readers import decoded, target_of_name
+    from closedform.decoding.readers import decoded, target_of
     from closedform.decoding.report import explanation_text
+    from closedform.hw import catalogue
     from closedform.hw.errors import BadInput
 
-    target = target_of_name(what)
+    target = None if hw is not None else target_of(what, catalogue.get(FALLBACK_HARDWARE), number)
     gpu = hardware_from(hw or GPU_OF_TARGET.get(target or ""), cus)
+    kind = None if dtype is None else gpu.resolve_dtype(dtype).name
     found = decoded(what, gpu)
     if number > len(found):
         raise BadInput(f"--number {number}: the file has {len(found)} kernels")
@@ -71,7 +73,7 @@ def decode(
     if any(extents) and one.problem is not None:
         notice("the source names its product: --M, --N and --K are not used")
     shape = (M or 4096, N or 4096, K or 4096, batch)
-    answer = explained(one, gpu, shape, dtype, number, len(found))
+    answer = explained(one, gpu, shape, kind, number, len(found))
     if as_json:
         print_json(answer.to_json())
     else:

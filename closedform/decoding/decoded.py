@@ -16,7 +16,8 @@ class Decoded:
     """A kernel of another tool.
 
     `kernel` is row-major whatever the tool counts in; `column_major` says that the tool's M is our N. `types` are the
-    families of A and B as stored, empty where unknown. `parameters` are the tool's own, by its names. `lds_bytes` is
+    families of A and B as stored, `multiplied` those that the instruction takes where they are others; empty where
+    unknown. `parameters` are the tool's own, by its names. `lds_bytes` is
     what a workgroup needs at least, `refusals` the tool's rules that the kernel breaks. `problem` is (M, N, K, batch),
     row-major, and `measured_us` its time, where the source has them.
     """
@@ -27,6 +28,7 @@ class Decoded:
     column_major: bool = False
     gfx: str | None = None
     types: tuple[str, ...] = ()
+    multiplied: tuple[str, ...] = ()
     lds_bytes: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     epilogue: tuple[str, ...] = ()

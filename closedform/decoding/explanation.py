@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +82,7 @@ class Explanation:
             "types": list(found.types),
             "layout": own.layout,
             "epilogue": list(found.epilogue),
-            "parameters": {k: list(v) if isinstance(v, tuple) else v for k, v in found.parameters.items()},
+            "parameters": _plain(found.parameters),
             "kernel": found.kernel.to_json(),
             "lds_bytes": self.needs.lds_bytes,
             "lds_limit_bytes": self.hw.lds_max_per_workgroup_bytes,
@@ -103,6 +105,16 @@ class Explanation:
         }
 
 
+def _plain(value: Any) -> Any:
+    """The value as JSON has it: dates, times that are infinite and names that are no text become text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    known = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
+
+
 def explained(
     found: Decoded,
     hw: HardwareDescriptor,
@@ -119,7 +131,7 @@ def explained(
     own = found.types[0] if found.types else kind
     bits = None if own is None else kind_bits(own)
     needs = needs_of(found, hw, bits)
-    reasons = reasons_against(found, hw, needs)
+    reasons = reasons_against(found, hw, needs, kind)
     op = _product(found, hw, found.problem or shape, kind)
     predicted = None if op is None or reasons else predicted_us(op, hw, k)
     closed = None if op is None else _closed_form(op, hw)

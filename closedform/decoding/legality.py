@@ -11,9 +11,13 @@ from closedform.interop.kernel import Kernel
 from closedform.predict.legality import check_capacities
 
 from .decoded import Decoded
-from .tensilelite import kind_bits
+from .matrix_instruction import LANES
+from .tensilelite import family_name, kind_bits
 
 __all__ = ["Needs", "needs_of", "reasons_against"]
+
+#: Tools whose kernels are of AMD's CDNA alone.
+_OF_WIDE_WAVES = ("TensileLite", "FlyDSL", "AITER", "Composable Kernel", "IREE", "TorchInductor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +62,26 @@ def _registers(k: Kernel, hw: HardwareDescriptor, bits: int | None) -> int | Non
     return total
 
 
-def reasons_against(found: Decoded, hw: HardwareDescriptor, needs: Needs) -> tuple[str, ...]:
-    """Why the kernel cannot run on that GPU; empty where nothing that is known forbids it."""
+def reasons_against(found: Decoded, hw: HardwareDescriptor, needs: Needs, kind: str | None = None) -> tuple[str, ...]:
+    """Why the kernel cannot run on that GPU; empty where nothing that is known forbids it.
+
+    `kind` is the type where the source does not say it.
+    """
     reasons = []
+    if found.tool in _OF_WIDE_WAVES and hw.wavefront_size != LANES:
+        reasons.append(f"kernels of {found.tool} have waves of {LANES} lanes, those of {hw.name} {hw.wavefront_size}")
     if found.gfx is not None and found.gfx != hw.gfx:
         reasons.append(f"built for {found.gfx}, {hw.name} is {hw.gfx}")
-    for kind in dict.fromkeys(found.types):
-        if kind_bits(kind) is None:
-            reasons.append(f"{kind} is no type of a matrix product here")
+    for stored in dict.fromkeys(found.types):
+        if kind_bits(stored) is None:
+            reasons.append(f"{stored} is no type of a matrix product here")
             continue
         try:
-            hw.resolve_dtype(kind)
+            hw.resolve_dtype(stored)
         except BadInput as error:
             reasons.append(str(error))
-    reasons += _instruction(found.kernel, hw)
+    kinds = found.multiplied or found.types or (() if kind is None else (kind, kind))
+    reasons += _instruction(found.kernel, hw, tuple(family_name(word) for word in kinds))
     k = found.kernel
     try:
         check_capacities(
@@ -86,11 +96,15 @@ def reasons_against(found: Decoded, hw: HardwareDescriptor, needs: Needs) -> tup
     return (*reasons, *found.refusals)
 
 
-def _instruction(k: Kernel, hw: HardwareDescriptor) -> list[str]:
-    if k.mfma is not None:
-        shapes = {(a.m, a.n, a.k, a.blocks) for a in hw.atoms}
-        if k.mfma not in shapes:
-            return [f"{hw.name} has no matrix instruction of {'x'.join(map(str, k.mfma))}"]
-    elif k.mfma_m is not None and k.mfma_m not in {a.m for a in hw.atoms}:
-        return [f"{hw.name} has no matrix instruction of {k.mfma_m} rows"]
-    return []
+def _instruction(k: Kernel, hw: HardwareDescriptor, pair: tuple[str, ...]) -> list[str]:
+    """Reasons against the instruction, of those that take the `pair` of families; of all where it is unknown."""
+    atoms = [a for a in hw.atoms if not pair or (a.dtype_a.family, a.dtype_b.family) in (pair, pair[::-1])]
+    whose = f" for {' x '.join(dict.fromkeys(pair))}" if pair else ""
+    if k.mfma is None:
+        if k.mfma_m is not None and k.mfma_m not in {a.m for a in atoms}:
+            return [f"{hw.name} has no matrix instruction of {k.mfma_m} rows{whose}"]
+        return []
+    if k.mfma not in {(a.m, a.n, a.k, a.blocks) for a in atoms}:
+        return [f"{hw.name} has no matrix instruction of {'x'.join(map(str, k.mfma))}{whose}"]
+    depth = k.mfma[2] * k.wave_k
+    return [f"a depth of {k.tile_k} is not whole instructions of {depth}"] if k.tile_k % depth else []

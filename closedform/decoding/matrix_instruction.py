@@ -82,7 +82,7 @@ def waves_of(
     m, n, blocks = instruction
     rows, columns = _whole(macro_tile[0], m, "rows"), _whole(macro_tile[1], n, "columns")
     if work_group is not None:
-        if len(work_group) < 2 or work_group[0] * work_group[1] % LANES or work_group[0] % m:
+        if len(work_group) < 2 or min(work_group) < 1 or work_group[0] * work_group[1] % LANES or work_group[0] % m:
             raise Undecodable(f"WorkGroup {work_group}: not whole waves of the instruction's {m} rows")
         waves = work_group[0] * work_group[1] // LANES
         along_m = min(work_group[0] // m, blocks)

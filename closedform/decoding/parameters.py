@@ -15,8 +15,14 @@ __all__ = ["Value", "parameters_of"]
 Value = int | float | str | tuple[int, ...]
 
 _FILE = Path(__file__).parent / "parameters.csv"
-_PIECE = re.compile(r"(\d?[A-Z]+(?:\d[A-Z]+)*)(n?\d+(?:p\d+)?)?")
-_ITEM = re.compile(r"n?\d+")
+_PIECE = re.compile(r"(\d?[A-Z]+(?:\d[A-Z]+)*)(n?\d{1,9}(?:p\d{1,9})?)?")
+_ITEM = re.compile(r"n?\d{1,9}")
+_ISA = re.compile(r"ISA(\d[0-9a-f]{2,3})")
+#: Words without a value that names of rocBLAS have.
+_BARE = ("ASE", "FMA", "MAC")
+#: Parameters that are lists, with their lengths, and those that are fractions; all others are one whole number.
+_LISTS = {"MIWaveTile": (2,), "MatrixInstruction": (3, 4), "ThreadTile": (2,), "WorkGroup": (3,)}
+_FRACTIONS = ("GlobalReadPerMfma", "LocalWritePerMfma")
 
 
 @cache
@@ -77,17 +83,30 @@ def _one(piece: str, second: bool) -> tuple[str, Value]:
         return _worded()[piece]
     head, *rest = piece.split(",")
     match = _PIECE.fullmatch(head)
-    if head.startswith("ISA") and not rest:
-        return "ISA", f"gfx{head.removeprefix('ISA')}"
-    if match is not None and match[2] is None and not rest and head not in _table():
+    isa = _ISA.fullmatch(piece)
+    if isa is not None:
+        return "ISA", f"gfx{isa[1]}"
+    if piece in _BARE:
         return head, ""
     if match is None or match[2] is None:
-        raise Undecodable(f"{piece or 'an empty piece'}: not an abbreviation with a value")
+        raise Undecodable(f"{piece[:40] or 'an empty piece'}: not an abbreviation with a value")
     abbreviation = "AFEM2" if match[1] == "AFEM" and second else match[1]
     parameter, _ = _table().get(abbreviation, (abbreviation, {}))
+    if abbreviation in _table():
+        _check(piece, parameter, match[2], len(rest) + 1)
     if rest:
         return parameter, tuple(_integer(item) for item in (match[2], *rest))
     return parameter, _number(match[2])
+
+
+def _check(piece: str, parameter: str, first: str, count: int) -> None:
+    """Raises Undecodable where the parameter takes another count of numbers, or no fraction."""
+    lengths = _LISTS.get(parameter, (1,))
+    if count not in lengths:
+        wanted = " or ".join(map(str, lengths))
+        raise Undecodable(f"{piece.replace(',', '_')}: {count} numbers where {parameter} has {wanted}")
+    if "p" in first and parameter not in _FRACTIONS:
+        raise Undecodable(f"{piece}: {parameter} is a whole number")
 
 
 def _integer(text: str) -> int:

@@ -33,7 +33,18 @@ _EIGHT = "F8N|B8N|F8|B8"
 _MIXED = re.compile(rf"(?:({_EIGHT})({_EIGHT})|({_LETTER}))({_LETTER})(S|I)")
 _SINGLE = re.compile(rf"({_LETTER})(B?)(H?)")
 _OPERANDS = re.compile(rf"({_LETTER})({_LETTER})")
-_INDICES = re.compile(r"C(ijk?l?)_A([ilk]+)_B([jlk]+)")
+#: k, the index of a batch, is everywhere or nowhere.
+_INDICES = re.compile(r"Cij(k?)_A(il|li)\1_B(lj|jl)\1(?=_)")
+#: Families of outputs by those of the input, of 8-bit floats that of A, and of the sum.
+_EIGHT_OUT = frozenset(("f32", "f16", "bf16", "fp8", "bf8"))
+_OUTPUTS = {
+    ("f16", "f32"): frozenset(("f32", "f16", "fp8")),
+    ("bf16", "f32"): frozenset(("f32", "bf16", "f16")),
+    ("i8", "i32"): frozenset(("i32",)),
+    ("i8", "f32"): frozenset(("i32", "i8", "f16", "bf16")),
+    ("fp8", "f32"): _EIGHT_OUT,
+    ("bf8", "f32"): _EIGHT_OUT,
+}
 _FLAGS = re.compile(r"(B?)(H?)")
 #: Words that may follow, in any number.
 _EPILOGUE = re.compile(
@@ -89,7 +100,7 @@ def problem_of(text: str) -> ProblemName:
         if not _EPILOGUE.fullmatch(word):
             raise Undecodable(f"{word!r} in {text!r} is no part of a problem that is known")
     a, b = (FAMILIES[stored[1]], FAMILIES[stored[2]]) if stored is not None else pair
-    return ProblemName(layout, match[1].endswith("k"), a, b, pair, output, compute, tuple(words))
+    return ProblemName(layout, bool(match[1]), a, b, pair, output, compute, tuple(words))
 
 
 def _letter(indices: str, outer: str) -> str:
@@ -102,6 +113,8 @@ def _type(word: str) -> tuple[tuple[str, str], str, str, bool] | None:
     mixed = _MIXED.fullmatch(word)
     if mixed is not None:
         pair = (FAMILIES[mixed[1] or mixed[3]], FAMILIES[mixed[2] or mixed[3]])
+        if FAMILIES[mixed[4]] not in _OUTPUTS.get((pair[0], FAMILIES[mixed[5]]), ()):
+            return None
         return pair, FAMILIES[mixed[4]], FAMILIES[mixed[5]], False
     single = _SINGLE.fullmatch(word)
     if single is None:

@@ -13,7 +13,7 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 from closedform.interop import aiter, ck, flydsl, hipblaslt, inductor, iree, nvmatmul, plain, tilelang, triton
 from closedform.interop.kernel import Kernel
-from closedform.interop.tool import Read
+from closedform.interop.tool import Tool, is_time
 
 from .decoded import Decoded
 from .errors import Undecodable
@@ -21,15 +21,24 @@ from .solution_name import is_solution_name, solution_of
 from .tensilelite import decoded_name, gfx_of
 from .tensilelite_yaml import decoded_yaml
 
-__all__ = ["decoded", "target_of_name"]
+__all__ = ["decoded", "target_of"]
 
 
-def target_of_name(what: str) -> str | None:
-    """The target that a kernel's name says, None for a file and for a name that says none."""
+def target_of(what: str, hw: HardwareDescriptor, number: int = 1) -> str | None:
+    """The target that the kernel of that name, or of that number in a file, was built for; None where it is not said.
+
+    A file is read as if for `hw`.
+    """
+    if _is_file(Path(what)):
+        return next((one.gfx for one in decoded(what, hw)[number - 1 :]), None)
+    return _target_of_name(what)
+
+
+def _target_of_name(what: str) -> str | None:
     if is_solution_name(what):
         return gfx_of(solution_of(what))
     last = what.rpartition("_")[2]
-    return last if last.startswith("gfx") and not Path(what).exists() else None
+    return last if last.startswith("gfx") else None
 
 
 def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
@@ -39,15 +48,19 @@ def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
     """
     path = Path(what)
     if _is_file(path):
-        return _read(path, hw)
+        found = _read(path, hw)
+        if not found:
+            raise Undecodable(f"{path}: no kernel in it")
+        return found
     if what.startswith("Custom_") or is_solution_name(what):
         return [decoded_name(what, hw)]
     if what.startswith("hgemm_"):
-        return [_simple("FlyDSL", what, flydsl.kernel_of_name(what))]
+        kernel = flydsl.kernel_of_name(what)
+        return [_simple("FlyDSL", what, kernel, refusals=flydsl.TOOL.refusals(kernel, hw))]
     if what.startswith(("flydsl_", "a8w8_")):
-        return [_simple("AITER", what, aiter.kernel_of_name(what), gfx=target_of_name(what))]
+        return [_aiter(what, aiter.kernel_of_name(what), hw, gfx=_target_of_name(what))]
     raise Undecodable(
-        f"{what!r} is neither a file nor a kernel name that is known: Cijk_.. (TensileLite, rocBLAS), hgemm_.. "
+        f"{what[:200]!r} is neither a file nor a kernel name that is known: Cijk_.. (TensileLite, rocBLAS), hgemm_.. "
         "(FlyDSL), flydsl_.. and a8w8_.. (AITER)"
     )
 
@@ -60,9 +73,14 @@ def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
         raise Undecodable(f"{path}: not a text file") from None
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (BadInput, KeyError, IndexError, TypeError, ValueError, AttributeError, SyntaxError) as error:
-        what = str(error) if isinstance(error, BadInput) else f"not as its format wants: {error!r}"
-        raise Undecodable(f"{path}: {what}") from None
+    except BadInput as error:
+        raise Undecodable(f"{path}: {error}") from None
+    except RecursionError:
+        raise Undecodable(f"{path}: nested too deep") from None
+    except KeyError as error:
+        raise Undecodable(f"{path}: not as its format wants: {error} is missing or has an unknown value") from None
+    except (IndexError, TypeError, ValueError, AttributeError, SyntaxError, ArithmeticError, csv.Error):
+        raise Undecodable(f"{path}: not as its format wants: a value of another kind or size") from None
 
 
 def _is_file(path: Path) -> bool:
@@ -80,17 +98,23 @@ def _file(text: str, hw: HardwareDescriptor) -> list[Decoded]:
         return _objects(text, body, hw)
     if "kernelName" in head:
         return _rows(text, hw)
-    for tool, mark, read in _TEXTS:
+    for title, mark, tool in _TEXTS:
         if mark in text:
-            return [_simple(tool, "", kernel) for kernel in read(text, hw)]
+            return _kernels(title, tool, text, hw)
     return decoded_yaml(text, hw)
 
 
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:  # no JSON, or a number of too many digits
         return None
+
+
+def _aiter(name: str, kernel: Kernel, hw: HardwareDescriptor, **more: Any) -> Decoded:
+    """A kernel of AITER; of its FlyDSL kernels the rules are known."""
+    refusals = aiter.TOOL.refusals(kernel, hw) if aiter.is_flydsl(name) else ()
+    return _simple("AITER", name, kernel, lds_bytes=aiter.lds_bytes_of_name(name), refusals=refusals, **more)
 
 
 def _simple(tool: str, name: str, kernel: Kernel, **more: Any) -> Decoded:
@@ -101,22 +125,19 @@ def _simple(tool: str, name: str, kernel: Kernel, **more: Any) -> Decoded:
 def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[Decoded]:
     """The kernels of a JSON file."""
     if isinstance(body, dict) and "configs_timings" in body:
-        return [
-            _simple(
-                "Triton",
-                "",
-                triton.kernel_of_config(config),
-                parameters=config,
-                measured_us=None if time is None else time * 1000,
-            )
-            for config, time in triton.timed(text)
-        ]
+        return [_triton(config, us, hw) for config, us in triton.timed(text)]
     if isinstance(body, dict) and isinstance(body.get("config"), dict) and "identity" in body:
-        return [_artifact(body)]
-    for tool, known, read in _JSON:
+        return [_artifact(body, hw)]
+    for title, known, tool in _JSON:
         if known(body):
-            return [_simple(tool, "", kernel) for kernel in read(text, hw)]
+            return _kernels(title, tool, text, hw)
     raise Undecodable("JSON of no tool that is known")
+
+
+def _triton(config: dict[str, Any], us: float | None, hw: HardwareDescriptor) -> Decoded:
+    kernel = triton.kernel_of_config(config)
+    refusals = (*triton.TOOL.refusals(kernel, hw), *triton.option_refusals(config, hw))
+    return _simple("Triton", "", kernel, parameters=config, measured_us=us, refusals=refusals)
 
 
 def _has(*names: str) -> Callable[[Any], bool]:
@@ -127,35 +148,45 @@ def _first_has(name: str) -> Callable[[Any], bool]:
     return lambda body: isinstance(body, list) and bool(body) and isinstance(body[0], dict) and name in body[0]
 
 
-_JSON: tuple[tuple[str, Callable[[Any], bool], Read], ...] = (
-    ("Composable Kernel", _has("tile_config", "problem"), ck.TOOL.read),
-    ("nvMatmulHeuristics", _has("problem", "configs"), nvmatmul.TOOL.read),
-    ("closedform", _has("kernels"), plain.TOOL.read),
-    ("TileLang", _has("block_M"), tilelang.TOOL.read),
-    ("TileLang", _first_has("block_M"), tilelang.TOOL.read),
-    ("AITER", _has("any"), aiter.TOOL_TRITON.read),
+_JSON: tuple[tuple[str, Callable[[Any], bool], Tool], ...] = (
+    ("Composable Kernel", _has("tile_config", "problem"), ck.TOOL),
+    ("nvMatmulHeuristics", _has("problem", "configs"), nvmatmul.TOOL),
+    ("closedform", _has("kernels"), plain.TOOL),
+    ("TileLang", _has("block_M"), tilelang.TOOL),
+    ("TileLang", _first_has("block_M"), tilelang.TOOL),
+    ("AITER", _has("any"), aiter.TOOL_TRITON),
 )
 
 
 #: Texts that are neither JSON nor YAML, by what only they have.
-_TEXTS: tuple[tuple[str, str, Read], ...] = (
-    ("IREE", "#iree_gpu.lowering_config", iree.TOOL.read),
-    ("TorchInductor", "ROCmGemmConfig(", inductor.TOOL.read),
-    ("Triton", "triton.Config(", triton.TOOL_PYTHON.read),
-    ("FlyDSL", "flydsl.autotune import Config", flydsl.TOOL_PYTHON.read),
+_TEXTS: tuple[tuple[str, str, Tool], ...] = (
+    ("IREE", "#iree_gpu.lowering_config", iree.TOOL),
+    ("TorchInductor", "ROCmGemmConfig(", inductor.TOOL),
+    ("Triton", "triton.Config(", triton.TOOL_PYTHON),
+    ("FlyDSL", "flydsl.autotune import Config", flydsl.TOOL_PYTHON),
 )
 
 
-def _artifact(body: dict[str, Any]) -> Decoded:
+def _kernels(title: str, tool: Tool, text: str, hw: HardwareDescriptor) -> list[Decoded]:
+    """The kernels of a file in the tool's format."""
+    return [_simple(title, "", k, refusals=tool.refusals(k, hw)) for k in tool.read(text, hw)]
+
+
+def _artifact(body: dict[str, Any], hw: HardwareDescriptor) -> Decoded:
     identity = body["identity"]
     key, device = identity.get("key", {}), identity.get("device", {})
+    arch = device.get("arch")
+    if arch is not None and not isinstance(arch, str):
+        raise BadInput(f"arch {arch!r} of the device is no name of a target")
+    kernel = flydsl.kernel_of_artifact(body)
     extents = tuple(key.get(name) for name in "MNK")
-    problem = (*extents, 1) if all(isinstance(v, int) for v in extents) else None
+    problem = (*extents, 1) if all(type(v) is int and v > 0 for v in extents) else None
     return _simple(
         "FlyDSL",
         str(identity.get("name", "")),
-        flydsl.kernel_of_artifact(body),
-        gfx=device.get("arch"),
+        kernel,
+        gfx=arch,
+        refusals=flydsl.TOOL.refusals(kernel, hw),
         parameters=body["config"],
         problem=problem,
     )
@@ -168,16 +199,16 @@ def _rows(text: str, hw: HardwareDescriptor) -> list[Decoded]:
             problem = (int(row["M"]), int(row["N"]), int(row["K"]), int(row.get("B") or 1))
         except (KeyError, ValueError, TypeError):
             raise BadInput("a row without whole numbers M, N and K") from None
-        us = row.get("us")
+        us = float(row.get("us") or 0)
         found.append(
-            _simple(
-                "AITER",
+            _aiter(
                 row["kernelName"],
                 aiter.kernel_of_row(row, hw),
+                hw,
                 gfx=row.get("gfx") or None,
                 parameters={k: v for k, v in row.items() if k and v},
                 problem=problem,
-                measured_us=float(us) if us else None,
+                measured_us=us if is_time(us) else None,
             )
         )
     return found

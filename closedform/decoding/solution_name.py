@@ -21,8 +21,8 @@ from .problem_name import ProblemName, problem_of
 __all__ = ["SolutionName", "is_solution_name", "solution_of"]
 
 _NAME = re.compile(
-    r"(?P<problem>C[ijkl]+_A.+?)_MT(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
-    r"(?:_MI(?P<mi>\d+(?:x\d+){2,3}))?(?P<schedule>_CMS)?(?:_S[NE])?(?:_(?P<tail>.+))?"
+    r"(?P<problem>C[ijkl]+_A.+?)_MT(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})"
+    r"(?:_MI(?P<mi>\d{1,9}(?:x\d{1,9}){2,3}))?(?P<schedule>_CMS)?(?:_S[NE])?(?:_(?P<tail>.+))?"
 )
 _SHORT = re.compile(r"_shortname\d+")
 
@@ -73,7 +73,7 @@ def solution_of(text: str) -> SolutionName:
         raise Undecodable(f"{text}: a custom kernel, whose name is a label; decode the YAML file that lists it")
     match = _NAME.fullmatch(text)
     if match is None:
-        raise Undecodable(f"{text!r} is not <problem>_MT<m>x<n>x<k>[_MI..]_SN_<parameters>")
+        raise Undecodable(f"{text[:200]!r} is not <problem>_MT<m>x<n>x<k>[_MI..]_SN_<parameters>")
     problem = problem_of(match["problem"])
     parameters = parameters_of(match["tail"]) if match["tail"] else {}
     tile = (int(match["m"]), int(match["n"]))
@@ -99,19 +99,17 @@ def solution_of(text: str) -> SolutionName:
 
 def _instruction(text: str | None, parameters: Mapping[str, Value]) -> tuple[tuple[int, int, int] | None, int | None]:
     """Rows, columns and blocks, and the depth where four numbers are given, in front of SN or behind it."""
-    again = _tuple(parameters, "MatrixInstruction")
-    if text is None and again is None:
+    named = [] if text is None else [tuple(int(v) for v in text.split("x"))]
+    named += [again for again in [_tuple(parameters, "MatrixInstruction")] if again is not None]
+    if not named:
         return None, None
-    numbers = again if text is None or (again and len(again) == 4) else tuple(int(v) for v in text.split("x"))
-    assert numbers is not None
-    if not 3 <= len(numbers) <= 4 or min(numbers) < 1:
-        raise Undecodable(f"MI{numbers}: not three or four positive numbers")
-    shape = (numbers[0], numbers[1], numbers[-1])
-    if text is not None and again is not None:
-        first = [int(v) for v in text.split("x")]
-        if shape != (first[0], first[1], first[-1]):
-            raise Undecodable(f"MI{text} and MatrixInstruction {again} contradict each other")
-    return shape, numbers[2] if len(numbers) == 4 else None
+    if min(min(numbers) for numbers in named) < 1:
+        raise Undecodable(f"MI{named[0]}: not three or four positive numbers")
+    shapes = {(numbers[0], numbers[1], numbers[-1]) for numbers in named}
+    depths = {numbers[2] for numbers in named if len(numbers) == 4}
+    if len(shapes) > 1 or len(depths) > 1:
+        raise Undecodable(f"MI{text} and MatrixInstruction {named[-1]} contradict each other")
+    return shapes.pop(), depths.pop() if depths else None
 
 
 def _tuple(parameters: Mapping[str, Value], name: str) -> tuple[int, ...] | None:

@@ -10,13 +10,13 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import ALIASES, DTYPES
 from closedform.interop.kernel import Kernel
 from closedform.interop.rules import broken_rules
-from closedform.interop.tensilelite_rules import RULES, Solution
+from closedform.interop.tensilelite_rules import READ_VALID, RULES, Solution, invalid_values
 
 from .decoded import Decoded
 from .matrix_instruction import LANES, Waves, depth_of
 from .solution_name import SolutionName, solution_of
 
-__all__ = ["decoded_name", "decoded_solution", "gfx_of", "kind_bits"]
+__all__ = ["decoded_name", "decoded_solution", "family_name", "gfx_of", "kind_bits", "same_target"]
 
 #: Targets whose matrix instructions are those of another one.
 _SAME_TARGET = {"gfx940": "gfx942", "gfx941": "gfx942"}
@@ -25,13 +25,23 @@ _SAME_TARGET = {"gfx940": "gfx942", "gfx941": "gfx942"}
 def gfx_of(name: SolutionName) -> str | None:
     """The target that the name was built for, where it says so."""
     isa = name.parameters.get("ISA")
-    return _SAME_TARGET.get(isa, isa) if isinstance(isa, str) else None
+    return same_target(isa) if isinstance(isa, str) else None
+
+
+def same_target(gfx: str) -> str:
+    """The target whose matrix instructions that one has."""
+    return _SAME_TARGET.get(gfx, gfx)
 
 
 def kind_bits(family: str) -> int | None:
     """Bits of an element of that family; None for one that no operator of ours has."""
     full = ALIASES.get(family, (family,))[0]
     return DTYPES[full].bits if full in DTYPES else None
+
+
+def family_name(word: str) -> str:
+    """The family of a type by its name or the family's own."""
+    return DTYPES[word].family if word in DTYPES else word
 
 
 def decoded_name(text: str, hw: HardwareDescriptor) -> Decoded:
@@ -66,12 +76,26 @@ def decoded_solution(name: SolutionName, own: dict[str, Any], hw: HardwareDescri
         column_major=True,
         gfx=gfx,
         types=(problem.b, problem.a),
+        multiplied=problem.multiplied[::-1],
         lds_bytes=_lds_bytes(name, own),
         parameters=own,
         epilogue=problem.epilogue,
-        refusals=tuple(rule.described for rule in broken_rules(RULES, solution)),
+        refusals=(
+            *(rule.described for rule in broken_rules(RULES, solution)),
+            *(f"{p}={own[p]}: no value that TensileLite takes" for p in invalid_values(own, READ_VALID)),
+            *_missing(name, k, hw),
+        ),
         notes=notes,
     )
+
+
+def _missing(name: SolutionName, k: int | None, hw: HardwareDescriptor) -> tuple[str, ...]:
+    """That the target has no instruction of the named shape for the types and the depth, where it is so."""
+    if name.instruction is None or k is not None:
+        return ()
+    m, n, blocks = name.instruction
+    kinds = " x ".join(dict.fromkeys(name.problem.multiplied))
+    return (f"{hw.name} has no matrix instruction of {m}x{n} of {blocks} blocks for {kinds} in DepthU {name.depth_u}",)
 
 
 def _wrap_prefetch(own: dict[str, Any], steps: int) -> None:

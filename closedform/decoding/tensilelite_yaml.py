@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,13 +16,15 @@ from .errors import Undecodable
 from .matrix_instruction import Waves, nine_of, waves_of
 from .problem_name import ProblemName
 from .solution_name import SolutionName, solution_of
-from .tensilelite import decoded_solution
+from .tensilelite import decoded_solution, same_target
 
 __all__ = ["decoded_yaml"]
 
 #: Types by the words and by the numbers that logic files hold; other numbers change their meaning between versions.
 _SPELT = {"Float": "S", "Double": "D", "Half": "H", "BFloat16": "B", "Int8": "I8", "Int32": "I", "XFloat32": "X"}
 _NUMBERED = {0: "S", 1: "D", 2: "C", 3: "Z", 4: "H", 6: "I", 7: "B", 8: "I8"}
+#: Letters of two 8-bit floats; N says FNUZ.
+_BOTH = re.compile("([FB]8N?)([FB]8N?)")
 #: Places in the list form of a logic file.
 _ARCHITECTURE, _PROBLEM, _SOLUTIONS = 2, 4, 5
 
@@ -61,10 +64,21 @@ def _one(own: Mapping[str, Any], problem: Any, hw: HardwareDescriptor, gfx: str 
         waves=waves,
         parameters={name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name != "ProblemType"},
     )
-    found = decoded_solution(name, dict(name.parameters), hw, gfx)
+    found = decoded_solution(name, dict(name.parameters), hw, _target(own.get("ISA")) or gfx)
     if own.get("CustomKernelName"):
         return dataclasses.replace(found, notes=(*found.notes, "a custom kernel: its name is a label"))
     return found
+
+
+def _target(isa: Any) -> str | None:
+    """The target of a solution's ISA, which is major, minor and stepping.
+
+    >>> _target([9, 0, 10]), _target([9, 4, 2])
+    ('gfx90a', 'gfx942')
+    """
+    if not isinstance(isa, (list, tuple)) or len(isa) != 3 or not all(type(v) is int and v >= 0 for v in isa):
+        return None
+    return same_target(f"gfx{isa[0]}{isa[1]}{isa[2]:x}") if sum(isa) else None
 
 
 def _label(own: Mapping[str, Any]) -> str:
@@ -100,6 +114,10 @@ def _geometry(
         tile = nine.macro_tile
         grid = (nine.m, nine.n, nine.blocks)
         waves = waves_of(tile, grid, (nine.tile_m, nine.tile_n), None)
+        made = {"MacroTile0": tile[0], "MacroTile1": tile[1], "MIWaveTile": [nine.tile_m, nine.tile_n]}
+        for key, value in made.items():
+            if own.get(key, value) != value:
+                raise Undecodable(f"{key} {own[key]} and MatrixInstruction {list(numbers)} contradict each other")
         return waves, tile, grid, nine.k
     tile = (_positive(own, "MacroTile0"), _positive(own, "MacroTile1"))
     if len(numbers) != 4:
@@ -120,12 +138,14 @@ def _problem(problem: Any, named: ProblemName | None) -> ProblemName:
         if named is None:
             raise Undecodable("no ProblemType and no name that says the types")
         return named
-    letters = list(_letters(problem, ("DataType", "DataTypeA", "DataTypeB", "DestDataType", "ComputeDataType")))
-    kind, a, b, out, compute = letters
-    if kind is None:
+    keys = ("DataType", "DataTypeA", "DataTypeB", "DestDataType", "ComputeDataType")
+    kind, a, b, out, compute = letters = list(_letters(problem, keys))
+    if unknown := [key for key, known in zip(keys, letters, strict=True) if known is None and key in problem]:
         if named is None:
-            raise Undecodable(f"DataType {problem.get('DataType')!r} is not known and no name says the types")
+            raise Undecodable(f"{unknown[0]} {problem[unknown[0]]!r} is not known and no name says the types")
         return named
+    if kind is None:
+        raise Undecodable("a ProblemType without DataType")
     layout = "NT"[bool(problem.get("TransposeA"))] + "NT"[bool(problem.get("TransposeB"))]
     pair = _pair(kind)
     if problem.get("F32XdlMathOp") in ("X", 9, 10):
@@ -137,13 +157,12 @@ def _problem(problem: Any, named: ProblemName | None) -> ProblemName:
 
 def _letters(problem: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str | None]:
     for value in map(problem.get, keys):
-        known = _NUMBERED.get(value) if isinstance(value, int) else None
+        known = _NUMBERED.get(value) if type(value) is int else None
         yield _SPELT.get(value, value) if isinstance(value, str) else known
 
 
 def _pair(letters: str) -> tuple[str, str]:
     """Families of A and B: of two 8-bit floats both are in the letters."""
-    for first in ("F8N", "B8N", "F8", "B8"):
-        if letters.startswith(first) and len(letters) > len(first):
-            return family_of(first), family_of(letters.removeprefix(first))
-    return family_of(letters), family_of(letters)
+    both = _BOTH.fullmatch(letters)
+    first, second = both.groups() if both is not None else (letters, letters)
+    return family_of(first), family_of(second)

@@ -13,12 +13,22 @@ from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput
 
+from . import flydsl
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool
+from .tool import Offer, Tool, lds_rule
 from .triton import BACKEND_RULES, config_of, kernel_of_config
 
-__all__ = ["HEADER", "TOOL", "TOOL_TRITON", "flydsl_name", "kernel_of_name", "kernel_of_row"]
+__all__ = [
+    "HEADER",
+    "TOOL",
+    "TOOL_TRITON",
+    "flydsl_name",
+    "is_flydsl",
+    "kernel_of_name",
+    "kernel_of_row",
+    "lds_bytes_of_name",
+]
 
 _SOURCE = "aiter/ops/flydsl/gemm_kernels.py"
 HEADER = (
@@ -26,21 +36,22 @@ HEADER = (
     *("splitK", "us", "kernelName", "err_ratio", "tflops", "bw"),
 )
 _LANES = 64
+SPLIT_EXPONENT_MOST = 20
 TILES_M = (16, 32, 48, 64, 80, 96, 128, 256)
 TILES = (64, 128, 256)
 _TORCH = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32"}
 _SHORT = {"f16": "f16", "bf16": "bf16", "f32": "f32"}
 
 _FLYDSL = re.compile(
-    r"flydsl_gemm(?P<stages>\d+)_a(?P<a>[a-z]+\d+)_w(?P<w>[a-z]+\d+)_(?P<out>[a-z]+\d+)"
-    r"_t(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_split_k(?P<split>\d+)"
-    r"_block_m_warp(?P<wm>\d+)_block_n_warp(?P<wn>\d+)(?:_block_k_warp(?P<wk>\d+))?(?P<rest>(?:_\w+)?)"
+    r"flydsl_gemm(?P<stages>\d{1,9})_a(?P<a>[a-z]+\d{1,9})_w(?P<w>[a-z]+\d{1,9})_(?P<out>[a-z]+\d{1,9})"
+    r"_t(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})_split_k(?P<split>\d{1,9})"
+    r"_block_m_warp(?P<wm>\d{1,9})_block_n_warp(?P<wn>\d{1,9})(?:_block_k_warp(?P<wk>\d{1,9}))?(?P<rest>(?:_\w+)?)"
 )
-_PRESHUFFLE = re.compile(r"flydsl_bpreshu(?:ff|fl)le_(\d+)x(\d+)x(\d+)_(\w+?)_(\w+?)_(\w+?)_.*")
+_PRESHUFFLE = re.compile(r"flydsl_bpreshu(?:ff|fl)le_(\d{1,9})x(\d{1,9})x(\d{1,9})_(\w+?)_(\w+?)_(\w+?)_.*")
 #: Blockscale names have the widths of loads in front of the instruction, and older ones no repeats behind it.
 _CK = re.compile(
-    r"a8w8_(?:(?P<scaled>blockscale)_\d+x\d+x\d+|\w+?)_(?P<threads>\d+)x(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
-    r"(?(scaled)_\d+x\d+)_(?P<xm>\d+)x(?P<xn>\d+)(?:_(?P<rm>\d+)x(?P<rn>\d+))?_\d+x\d+x\d+_.*"
+    r"a8w8_(?:(?P<scaled>blockscale)_\d{1,9}x\d{1,9}x\d{1,9}|\w+?)_(?P<threads>\d{1,9})x(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})"
+    r"(?(scaled)_\d{1,9}x\d{1,9})_(?P<xm>\d{1,9})x(?P<xn>\d{1,9})(?:_(?P<rm>\d{1,9})x(?P<rn>\d{1,9}))?_\d{1,9}x\d{1,9}x\d{1,9}_.*"
 )
 
 
@@ -59,12 +70,19 @@ def _loads(offer: Offer) -> bool:
 
 _RULES: tuple[Rule[Offer], ...] = (
     Rule("type", "f16 and bf16", _SOURCE, lambda o: o.op.dtype not in ("f16", "bf16") or o.op.result not in _TORCH),
+    lds_rule(
+        lambda o: flydsl.lds_bytes(o.kernel, o.elem_bytes),
+        "stages x (A + B), and D for waves along k, fit the LDS",
+        _SOURCE,
+    ),
     Rule("layout", "B stored as [N, K]: NT", _SOURCE, lambda o: o.op.layout != "NT"),
     Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M),
     Rule("tile n and k", f"of {TILES}", _SOURCE, lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set()),
-    Rule("stages", "2 to 8", _SOURCE, lambda o: not 2 <= (o.kernel.stages or 2) <= 8),
-    Rule("split", "1 to 13", _SOURCE, lambda o: not 1 <= (o.kernel.split_k or 1) <= 13),
+    Rule("stages", "2 to 8", _SOURCE, lambda o: not 2 <= (o.kernel.stages or 2) <= 8, alone=True),
+    Rule("split", "1 to 13", _SOURCE, lambda o: not 1 <= (o.kernel.split_k or 1) <= 13, alone=True),
     Rule("Stream-K", "is not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),
+    Rule("batch", "the table has no batch", _SOURCE, lambda o: o.op.batch > 1),
+    Rule("pre-shuffled", "these kernels take B as stored", _SOURCE, lambda o: bool(o.op.packed)),
     Rule("columns", "N is whole tiles", _SOURCE, lambda o: o.op.N % o.kernel.tile_n > 0),
     Rule(
         "k",
@@ -72,7 +90,7 @@ _RULES: tuple[Rule[Offer], ...] = (
         _SOURCE,
         lambda o: o.op.K % ((o.kernel.split_k or 1) * o.kernel.tile_k) > 0,
     ),
-    Rule("wave tiles", "a wave's part is whole 16 x 16", _SOURCE, _waves),
+    Rule("wave tiles", "a wave's part is whole 16 x 16", _SOURCE, _waves, alone=True),
     Rule("loads", "a tile is whole loads of 8 elements of every thread", _SOURCE, _loads),
 )
 
@@ -86,6 +104,23 @@ def flydsl_name(offer: Offer) -> str:
         f"_block_m_warp{k.wave_m}_block_n_warp{k.wave_n}_block_k_warp{k.wave_k}"
         f"_async_copyFalse_b_to_ldsTrue_b_preshuffleFalse_c_to_ldsFalse_{offer.hw.gfx}"
     )
+
+
+def is_flydsl(name: str) -> bool:
+    """Whether the name is that of one of FlyDSL's split-K kernels."""
+    return _FLYDSL.fullmatch(name) is not None
+
+
+def lds_bytes_of_name(name: str) -> int | None:
+    """LDS of a FlyDSL kernel, of B only where its name says that B passes through it; None for other names."""
+    match = _FLYDSL.fullmatch(name)
+    if match is None:
+        return None
+    kernel = kernel_of_name(name)
+    bits = int(re.sub(r"[a-z]+", "", match["a"]))
+    if "_b_to_ldsFalse" in match["rest"]:
+        return int(match["stages"]) * kernel.tile_m * kernel.tile_k * bits // 8
+    return flydsl.lds_bytes(kernel, bits / 8)
 
 
 def kernel_of_name(name: str) -> Kernel:
@@ -121,7 +156,12 @@ def _ck_kernel(name: str, match: re.Match[str]) -> Kernel:
     grid: dict[str, Any] = {"waves": int(match["threads"]) // _LANES}
     if match["rm"]:
         along_m, along_n = int(match["xm"]) * int(match["rm"]), int(match["xn"]) * int(match["rn"])
-        if m % along_m or n % along_n or m * n * _LANES != along_m * along_n * int(match["threads"]):
+        if (
+            not along_m * along_n
+            or m % along_m
+            or n % along_n
+            or m * n * _LANES != along_m * along_n * int(match["threads"])
+        ):
             raise BadInput(f"{name}: {match['threads']} threads with {along_m}x{along_n} a wave are no tile of {m}x{n}")
         grid |= {"wave_m": m // along_m, "wave_n": n // along_n}
     return Kernel(tile_m=m, tile_n=n, tile_k=int(match["k"]), layout="NT", mfma_m=int(match["xm"]), **grid)
@@ -135,6 +175,8 @@ def kernel_of_row(row: dict[str, str], hw: HardwareDescriptor) -> Kernel:
     given = row.get("splitK")
     if kernel.split_k is None and given:
         # Of CK's blockscale kernels the column is an exponent.
+        if not given.isdecimal() or len(given) > 2 or int(given) > SPLIT_EXPONENT_MOST:
+            raise BadInput(f"splitK {given[:40]!r} is no exponent of at most {SPLIT_EXPONENT_MOST}")
         kernel = dataclasses.replace(kernel, split_k=1 << int(given))
     word = row.get("q_dtype_w") or row.get("dtype") or ""
     names = {torch: name for name, torch in _TORCH.items()}
@@ -152,8 +194,6 @@ def _write(offers: tuple[Offer, ...]) -> str:
     rows.writeheader()
     for offer in offers:
         op = offer.op
-        us = offer.predicted_us
-        flop = 2.0 * op.M * op.N * op.K * op.batch
         rows.writerow(
             {
                 "gfx": offer.hw.gfx,
@@ -169,10 +209,10 @@ def _write(offers: tuple[Offer, ...]) -> str:
                 "libtype": "flydsl",
                 "solidx": -1,
                 "splitK": offer.kernel.split_k or 1,
-                "us": "" if us is None else f"{us:.4f}",
+                "us": "",  # of measured rows
                 "kernelName": flydsl_name(offer),
                 "err_ratio": 0.0,
-                "tflops": "" if us is None else f"{flop / us / 1e6:.2f}",
+                "tflops": "",
                 "bw": "",
             }
         )
@@ -199,7 +239,7 @@ def _read_triton(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
 
 
 _CARRIES = ("dtype", "out_dtype", "layout", "wave_m", "wave_n", "wave_k", "stages", "split_k")
-TOOL = Tool("aiter", "AITER", ".csv", _CARRIES, _RULES, _write, _read)
+TOOL = Tool("aiter", "AITER", ".csv", _CARRIES, _RULES, _write, _read, features=("bias",))
 TOOL_TRITON = Tool(
     "aiter",
     "AITER's Triton kernels",

@@ -118,15 +118,16 @@ def _offers(
             other = None if overrides else next(taken, None)
             if other is None:
                 raise
-            return (other,), (f"{refusal}; the best of the model's ranking that it takes instead",)
+            instead = f"{refusal}; the best of the model's ranking that it takes instead"
+            return (other,), (instead, *tool.unsaid(other))
         return (offer,), notes
     if overrides:
         raise BadInput(f"{', '.join(overrides)}: a ranked list takes no overrides")
     offers = tuple(islice(taken, count))
     if not offers:
         raise _none_taken(op, hw, tool)
-    short = len(offers) < count
-    return offers, ((f"{tool.title} takes {len(offers)} kernels, not {count}",) if short else ())
+    short = (f"{tool.title} takes {len(offers)} kernels, not {count}",) if len(offers) < count else ()
+    return offers, (*short, *tool.unsaid(offers[0]))
 
 
 def _none_taken(op: Gemm, hw: HardwareDescriptor, tool: Tool) -> Refused:

@@ -43,7 +43,8 @@ def lds_bytes(kernel: Kernel, elem_bytes: float) -> int:
 
 
 def _threads(offer: Offer) -> int:
-    return (offer.kernel.waves or 0) * offer.hw.wavefront_size
+    """Threads of a workgroup; 1, which no load is too wide for, where its waves are unknown."""
+    return offer.kernel.waves * offer.hw.wavefront_size if offer.kernel.waves else 1
 
 
 _RULES: tuple[Rule[Offer], ...] = (
@@ -53,14 +54,16 @@ _RULES: tuple[Rule[Offer], ...] = (
         "stages x (A + B), and D for waves along k, fit the LDS",
         _SOURCE,
     ),
-    Rule("stages", "at least 2", _SOURCE, lambda o: (o.kernel.stages or 0) < 2),
-    Rule("waves", f"a grid of at most {WAVES_MOST}", _SOURCE, lambda o: not 0 < (o.kernel.waves or 0) <= WAVES_MOST),
+    Rule("stages", "at least 2", _SOURCE, lambda o: (o.kernel.stages or 2) < 2, alone=True),
+    Rule("waves", f"at most {WAVES_MOST}", _SOURCE, lambda o: (o.kernel.waves or 1) > WAVES_MOST, alone=True),
+    Rule("grid", "waves are a grid", _SOURCE, lambda o: o.kernel.wave_m is None or o.kernel.wave_n is None),
     Rule("Stream-K", "persistent workgroups are not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),
     Rule(
         "loads",
         f"a tile of an operand is whole loads of {LOAD_ELEMENTS} elements of every thread",
         _SOURCE,
         lambda o: any(t * o.kernel.tile_k % (_threads(o) * LOAD_ELEMENTS) for t in (o.kernel.tile_m, o.kernel.tile_n)),
+        alone=True,
     ),
     Rule(
         "k",
@@ -73,19 +76,17 @@ _RULES: tuple[Rule[Offer], ...] = (
         "a wave's part is whole instructions of 16 x 16",
         _SOURCE,
         lambda o: (
-            o.kernel.wave_m is None
-            or o.kernel.wave_n is None
-            or o.kernel.tile_m % (16 * o.kernel.wave_m) > 0
-            or o.kernel.tile_n % (16 * o.kernel.wave_n) > 0
+            o.kernel.tile_m % (16 * (o.kernel.wave_m or 1)) > 0 or o.kernel.tile_n % (16 * (o.kernel.wave_n or 1)) > 0
         ),
+        alone=True,
     ),
 )
 
 
 _NAME = re.compile(
-    r"hgemm_(?P<kind>[a-z]+\d*)(?P<out>_fp32)?_t(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)x(?P<stages>\d+)_ks(?P<split>1|d)"
-    r"_w(?P<wm>\d+)x(?P<wn>\d+)x(?P<wk>\d+)"
-    r"(?:_gm(?P<group>\d+))?(?:_bias\w+?)?(?:_l(?P<a>[nt])(?P<b>[nt]))?(?:_phti|_pft)?"
+    r"hgemm_(?P<kind>[a-z]+\d*)(?P<out>_fp32)?_t(?P<m>\d{1,9})x(?P<n>\d{1,9})x(?P<k>\d{1,9})x(?P<stages>\d{1,9})_ks(?P<split>1|d)"
+    r"_w(?P<wm>\d{1,9})x(?P<wn>\d{1,9})x(?P<wk>\d{1,9})"
+    r"(?:_gm(?P<group>\d{1,9}))?(?:_bias\w+?)?(?:_l(?P<a>[nt])(?P<b>[nt]))?(?:_phti|_pft)?"
 )
 _KINDS = {"bf16": "bf16", "fp16": "f16", "f16": "f16", "half": "f16"}
 #: The instruction that the half-precision GEMM is written with.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.operators.gemm import Gemm
 
@@ -25,8 +26,8 @@ HEADER = (
     *("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type", "compute_type"),
     *("solution_index", "kernel_name"),
 )
-_INDEX = re.compile(r"(?:solution[ _]?index|index|--algo)\D{0,4}(\d+)", re.IGNORECASE)
-_NAME = re.compile(r"\bC[ijkl]+_A[ijkl]+_B[ijkl]+_\w+")
+_INDEX = re.compile(r"(?:solution[ _]?index|index|--algo)\D{0,4}(\d{1,9})", re.IGNORECASE)
+_NAME = re.compile(r"\b(C[ijkl]+_A[ijkl]+_B[ijkl]+_\w+)")
 _STAMP = re.compile(r"Git Version:\s*(\S+)", re.IGNORECASE)
 
 
@@ -39,39 +40,54 @@ class Listed:
 
 
 def listed(text: str) -> Iterator[Listed]:
-    """Solutions of a bench listing: an index, then a kernel name in the same line or in a later one."""
-    index = None
+    """Solutions of a bench listing: an index and a kernel name in one line, or in lines after each other.
+
+    Which of both begins a solution is the same in the whole listing: what comes first in it.
+    """
+    pending: dict[str, str] = {}
+    first = ""
     for line in text.splitlines():
-        found = _INDEX.search(line)
-        if found is not None:
-            index = int(found[1])
-        name = _NAME.search(line)
-        if name is not None and index is not None:
-            yield Listed(index, name[0])
-            index = None
+        places = {"index": _INDEX.search(line), "name": _NAME.search(line)}
+        found = {part: place[1] for part, place in places.items() if place is not None}
+        first = first or next(iter(found), "")
+        if first in found:
+            pending.clear()
+        pending |= found
+        if len(pending) == len(places):
+            yield Listed(int(pending["index"]), pending["name"])
+            pending.clear()
 
 
 def matched(offer: Offer, text: str) -> Listed:
-    """The solution of the listing that is nearest to the offer: its tile must be ours.
+    """The solution of the listing that is nearest to the offer: tile, layout and types must be ours, the last that of
+    the sum too; it must be for a single product, and for the GPU where it names one.
 
     Of several the one with the same wave grid, then the same instruction and split. Raises Refused where no solution
     has the tile, and BadInput for a listing without names.
     """
     from closedform.decoding.errors import Undecodable
-    from closedform.decoding.tensilelite import decoded_name
+    from closedform.decoding.solution_name import solution_of
+    from closedform.decoding.tensilelite import decoded_name, gfx_of
 
     ours = offer.kernel
+    family = dtype(offer.op.dtype).family
+    total = {"f64": "f64", "i8": "i32"}.get(family, "f32")
     best: tuple[tuple[bool, ...], Listed] | None = None
     count = 0
     for one in listed(text):
         count += 1
         try:
+            name = solution_of(one.name)
             theirs = decoded_name(one.name, offer.hw).kernel
         except Undecodable:
             continue  # a custom kernel: its numbers are labels
         if (theirs.tile_m, theirs.tile_n, theirs.tile_k) != (ours.tile_m, ours.tile_n, ours.tile_k):
             continue
-        if theirs.layout != ours.layout or (theirs.dtype and theirs.dtype != ours.dtype):
+        if (theirs.layout, theirs.dtype, theirs.out_dtype) != (ours.layout, ours.dtype, offer.op.result):
+            continue
+        if name.problem.compute != total or {"GG", "GB"} & set(name.problem.epilogue):
+            continue
+        if gfx_of(name) not in (None, offer.hw.gfx):
             continue
         likeness = (
             (theirs.wave_m, theirs.wave_n) == (ours.wave_m, ours.wave_n),

@@ -99,4 +99,4 @@ def _kernel(problem: dict[str, Any], words: dict[str, Any]) -> Kernel:
 
 
 _CARRIES = ("dtype", "out_dtype", "layout", "mfma", "wave_m", "wave_n", "stages", "split_k", "group_m")
-TOOL = Tool("nvmatmul", "nvMatmulHeuristics", ".json", _CARRIES, _RULES, _write, _read)
+TOOL = Tool("nvmatmul", "nvMatmulHeuristics", ".json", _CARRIES, _RULES, _write, _read, features=("batch",))

@@ -14,7 +14,7 @@ from closedform.operators.gemm import Gemm, GemmTiles
 
 from .kernel import Kernel
 from .rules import Refused, broken_rules
-from .tool import Offer, Tool
+from .tool import FIELD_OF_KNOB, Offer, Tool
 
 __all__ = ["accepted", "derived_offer", "kernel_of", "predicted_us", "ranked_offers"]
 
@@ -68,12 +68,12 @@ def predicted_us(op: Gemm, hw: HardwareDescriptor, k: Kernel) -> float | None:
 
 
 def derived_offer(op: Gemm, hw: HardwareDescriptor, **overrides: Any) -> Offer:
-    """The closed form's kernel. Raises BadInput and InfeasibleError as the derivation does."""
+    """The closed form's kernel with those knobs. Raises BadInput and InfeasibleError as the derivation does."""
     from closedform.visitors.feasibility import derive
 
     tiles, _, _ = derive(op, hw, **overrides).require()
     kernel = kernel_of(op, tiles)
-    return Offer(op, hw, kernel, predicted_us(op, hw, kernel))
+    return Offer(op, hw, kernel, predicted_us(op, hw, kernel), overrides)
 
 
 def ranked_offers(op: Gemm, hw: HardwareDescriptor) -> Iterator[Offer]:
@@ -106,20 +106,27 @@ def accepted(tool: Tool, offer: Offer, whole: bool = False) -> tuple[Offer, tupl
     """The offer as the tool takes it, and what had to change.
 
     Where it breaks a rule, chiplets of unequal shares and, unless it must stay `whole`, tiles under way and then the
-    depth of a tile are given up until it breaks none; the tile of the result stays. Raises Refused, with the rules that
-    the offer itself breaks, where nothing helps.
+    depth of a tile are given up until it breaks none; the tile of the result stays, and so does what the offer fixes.
+    Raises Refused, with the rules that the offer itself breaks, where nothing helps, and for a fixed knob that the
+    format has no place for.
     """
     broken = broken_rules(tool.rules, offer)
+    reasons = "; ".join(rule.described for rule in broken)
+    if lost := [name for name, value in offer.fixed.items() if not tool.keeps(name, value)]:
+        nowhere = f"its file has no place for {', '.join(lost)}: leave it out"
+        raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons or nowhere}")
     if not broken:
-        return offer, ()
+        return offer, tool.unsaid(offer)
     dealt = _dealt(offer.kernel, offer.hw.num_cus)
+    fixed = {FIELD_OF_KNOB.get(name, name) for name in offer.fixed} & {"xcds", "stages", "tile_k"}
     for kernel in dealt if whole else (*dealt, *_smaller(dealt[-1])):
-        changed = Offer(offer.op, offer.hw, kernel, predicted_us(offer.op, offer.hw, kernel))
+        if any(getattr(kernel, name) != getattr(offer.kernel, name) for name in fixed):
+            continue
+        changed = dataclasses.replace(offer, kernel=kernel, predicted_us=predicted_us(offer.op, offer.hw, kernel))
         if not broken_rules(tool.rules, changed):
             pairs = ((n, getattr(offer.kernel, n), getattr(kernel, n)) for n in ("xcds", "stages", "tile_k"))
             changes = ", ".join(f"{name} {was} -> {now}" for name, was, now in pairs if was != now)
-            return changed, (f"{changes}, since {tool.title} refuses more: {broken[0].text}",)
-    reasons = "; ".join(rule.described for rule in broken)
+            return changed, (f"{changes}, since {tool.title} refuses more: {broken[0].text}", *tool.unsaid(changed))
     raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons}")
 
 

@@ -53,4 +53,4 @@ def _kernel(words: dict[str, Any]) -> Kernel:
         raise BadInput(f"not a kernel: {error}") from None
 
 
-TOOL = Tool("json", "plain JSON", ".json", _FIELDS[3:], _RULES, _write, _read)
+TOOL = Tool("json", "plain JSON", ".json", _FIELDS[3:], _RULES, _write, _read, features=("batch",))

@@ -23,7 +23,8 @@ class Refused(ClosedformError):
 class Rule(Generic[T]):
     """`broken` says whether a value breaks the rule; `text` what the tool wants, in its own words for things.
 
-    `since` is the version from which the tool refuses, where only some do.
+    `since` is the version from which the tool refuses, where only some do. `alone` says that the kernel and the GPU
+    decide, without the product, and that what is unknown breaks nothing: then it holds for kernels that are read too.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Rule(Generic[T]):
     source: str
     broken: Callable[[T], bool]
     since: str = ""
+    alone: bool = False
 
     @property
     def described(self) -> str:

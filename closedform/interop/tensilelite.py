@@ -65,6 +65,19 @@ ROUNDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }
 
 
+#: Parameters that a knob of ours decides where the user fixes it; column-major, A is our B.
+_KNOBS: Mapping[str, str] = {
+    "StaggerU": "stagger",
+    "GlobalReadVectorWidthA": "read_b",
+    "GlobalReadVectorWidthB": "read_a",
+    "LocalReadVectorWidth": "lds_read",
+    "StoreVectorWidth": "store",
+    "LdsPadA": "pad",
+    "LdsPadB": "pad",
+}
+_ALGORITHMS = {"workspace": "MultipleBuffer", "single": "MultipleBufferSingleKernel"}
+
+
 def parameters_of_offer(offer: Offer) -> dict[str, Any]:
     """Parameters of the offer's solution, column-major. The offer must have a wave grid and an instruction."""
     k = offer.kernel.transposed()
@@ -73,6 +86,10 @@ def parameters_of_offer(offer: Offer) -> dict[str, Any]:
     assert k.wave_n is not None
     stages = k.stages or 2
     stream = bool(k.stream_k)
+    fixed = offer.fixed
+    own = {parameter: fixed[knob] for parameter, knob in _KNOBS.items() if knob in fixed}
+    if "split_algorithm" in fixed:
+        own["GlobalSplitUAlgorithm"] = _ALGORITHMS[fixed["split_algorithm"]]
     return {
         "MatrixInstruction": [*k.mfma, 1, *_wave_tile(k), k.wave_m, k.wave_n],
         "DepthU": k.tile_k,
@@ -99,6 +116,7 @@ def parameters_of_offer(offer: Offer) -> dict[str, Any]:
         "LdsBlockSizePerPadB": 0,
         "SourceSwap": 1,
         "ScheduleIterAlg": 3,
+        **own,
     }
 
 
@@ -141,8 +159,8 @@ def _solution(offer: Offer, parameters: Mapping[str, Any]) -> Solution:
 
 
 def _lds(offer: Offer, pad: int = 0) -> bool:
-    """Whether A and B exceed the LDS, with `pad` elements behind every row of either image."""
-    k = offer.kernel
+    """Whether A and B exceed the LDS, with `pad` elements or the fixed ones behind every row of either image."""
+    k, pad = offer.kernel, pad or offer.fixed.get("pad", 0)
     images = 2 if (k.stages or 2) > 2 else 1
     needed = images * (k.tile_m + k.tile_n) * (k.tile_k + pad) * offer.elem_bytes
     return needed > offer.hw.lds_max_per_workgroup_bytes
@@ -158,6 +176,12 @@ _OFFER_RULES: tuple[Rule[Offer], ...] = (
     Rule("groups", "waves do not share a k step here", _SOURCE, lambda o: o.kernel.wave_k != 1),
     Rule("prefetch", "1 to 3 tiles under way", _SOURCE, lambda o: not 1 <= (o.kernel.stages or 2) <= 3),
     Rule("values", "those of its validParameters", _SOURCE, lambda o: not _grid(o) and bool(_invalid(o))),
+    Rule(
+        "Stream-K",
+        "its workgroups are the compute units, fixed at run time (TENSILE_STREAMK_FIXED_GRID)",
+        _SOURCE,
+        lambda o: (o.fixed.get("stream_k") or o.hw.num_cus) != o.hw.num_cus,
+    ),
     Rule("LDS", "A and B, twice unless 1LDSBuffer, fit MaxLDS", _SOURCE, _lds),
     *(_solution_rule(rule) for rule in RULES),
 )
@@ -209,7 +233,9 @@ def benchmark(offer: Offer, opened: Mapping[str, list[Any]] | None = None) -> di
     """The benchmark file of the offer's kernel; `opened` has the values of parameters that are not pinned."""
     op, hw = offer.op, offer.hw
     forks = [{name: (opened or {}).get(name, [value])} for name, value in parameters_of_offer(offer).items()]
-    sizes = {"Exact": [op.N, op.M, op.batch, op.K]}
+    a, b, d = op.leading
+    strides = [] if (op.lda, op.ldb, op.ldd) == (0, 0, 0) else [d, d, b, a]  # of D, C, A and B, ours exchanged
+    sizes = {"Exact": [op.N, op.M, op.batch, op.K, *strides]}
     parameters = {
         "InitialSolutionParameters": None,
         "BenchmarkCommonParameters": [{"KernelLanguage": ["Assembly"]}],
@@ -319,4 +345,15 @@ _CARRIES = (
     *("dtype", "out_dtype", "layout", "mfma", "wave_m", "wave_n"),
     *("stages", "split_k", "stream_k", "group_m", "xcds"),
 )
-TOOL = Tool("tensilelite", "TensileLite", ".yaml", _CARRIES, _OFFER_RULES, _write, _read, many=False)
+TOOL = Tool(
+    "tensilelite",
+    "TensileLite",
+    ".yaml",
+    _CARRIES,
+    _OFFER_RULES,
+    _write,
+    _read,
+    many=False,
+    knobs=(*_KNOBS.values(), "split_algorithm"),
+    features=("batch", "beta", "strides"),
+)

@@ -5,13 +5,13 @@ A parameter that is absent is unknown: no rule is broken by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .rules import Rule
 
-__all__ = ["RULES", "VALID", "Solution", "invalid_values"]
+__all__ = ["READ_VALID", "RULES", "VALID", "Solution", "invalid_values"]
 
 _SOURCE = "rejections of TensileLite's SolutionStructs.py"
 _TUNING = "rejections that dominate tuning logs of gfx942 and gfx950"
@@ -22,6 +22,8 @@ ACCESS_BYTES = 16
 ARCH_REGISTERS = 256
 _READ_WIDTHS = (-2, -1, 1, 2, 3, 4, 6, 8, 16)
 _WIDTHS = (-1, 1, 2, 3, 4, 6, 8)
+#: Libraries hold any multiple of 64 bytes.
+_PAD_BLOCKS = frozenset((-1, 0, *range(64, 4097, 64)))
 _PADS = (-1, 0, 1, 2, 3, 4, 8, 16, 32, 48, 64)
 
 
@@ -116,8 +118,8 @@ VALID: Mapping[str, frozenset[Any]] = {
     "GlobalReadVectorWidthB": frozenset(_READ_WIDTHS),
     "GlobalSplitU": frozenset(range(1025)),
     "GlobalSplitUAlgorithm": frozenset(("SingleBuffer", "MultipleBuffer", "MultipleBufferSingleKernel")),
-    "LdsBlockSizePerPadA": frozenset((-1, 0, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)),
-    "LdsBlockSizePerPadB": frozenset((-1, 0, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)),
+    "LdsBlockSizePerPadA": _PAD_BLOCKS,
+    "LdsBlockSizePerPadB": _PAD_BLOCKS,
     "LdsPadA": frozenset(_PADS),
     "LdsPadB": frozenset(_PADS),
     "LocalReadVectorWidth": frozenset((-1, *range(1, 17))),
@@ -136,9 +138,14 @@ VALID: Mapping[str, frozenset[Any]] = {
 }
 
 
-def invalid_values(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters whose value TensileLite does not take, among those that `VALID` knows."""
-    return tuple(name for name, value in parameters.items() if name in VALID and value not in VALID[name])
+#: The same of kernels that are read: libraries have some that deal tiles to every compute unit.
+READ_VALID: Mapping[str, frozenset[Any]] = {**VALID, "WorkGroupMappingXCC": frozenset(range(1, 1025))}
+
+
+def invalid_values(parameters: Mapping[str, Any], valid: Mapping[str, frozenset[Any]] = VALID) -> tuple[str, ...]:
+    """Parameters whose value TensileLite does not take, among those that `valid` knows."""
+    known = ((name, value) for name, value in parameters.items() if name in valid and value is not None)
+    return tuple(name for name, value in known if not isinstance(value, Hashable) or value not in valid[name])
 
 
 RULES: tuple[Rule[Solution], ...] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from closedform.hw.dtypes import dtype
+from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput, near_names
 
 __all__ = ["bench_word", "compute_word", "family_of", "letters_of"]
@@ -38,7 +38,7 @@ def family_of(letters: str) -> str:
     """The family of ours by its letters, without the flavour."""
     plain = letters.removesuffix("N")
     for family, (known, _) in _WORDS.items():
-        if known == plain:
+        if known == letters or (known == plain and family in ALIASES):
             return family
     raise BadInput(f"{letters!r} is no type of TensileLite that is known here")
 

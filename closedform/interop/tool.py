@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.operators.gemm import Gemm
 
 from .kernel import Kernel
-from .rules import Rule
+from .rules import Rule, broken_rules
 
-__all__ = ["Offer", "Read", "Tool", "lds_rule"]
+__all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "is_time", "lds_rule"]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kernel for a product on a GPU, with the predicted time where the model knows it."""
+    """A kernel for a product on a GPU, with the predicted time where the model knows it.
+
+    `fixed` are the knobs that the user gave values: no tool's file may have others.
+    """
 
     op: Gemm
     hw: HardwareDescriptor
     kernel: Kernel
     predicted_us: float | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def elem_bytes(self) -> int:
         return dtype(self.op.dtype).bytes
 
+
+#: Fields of a Kernel that knobs of other names decide.
+FIELD_OF_KNOB: Mapping[str, str] = {"atom": "mfma", "buffers": "stages", "direct": "stages"}
+#: Values of knobs with which a kernel has nothing of their kind.
+_NONE: Mapping[str, tuple[int, ...]] = {"split_k": (1,), "stream_k": (0,), "xcds": (1,), "stagger": (0, 1)}
 
 Read = Callable[[str, HardwareDescriptor], tuple[Kernel, ...]]
 
@@ -38,7 +50,8 @@ class Tool:
 
     `carries` are the fields of a Kernel, beside the tile, that it keeps. `write` makes a file of offers for one
     product, best first; `read` gives the kernels of such a file back, each as `Kernel.only(carries)`. What `rules`
-    refuse is not written. `many` says that a file holds several kernels.
+    refuse is not written. `many` says that a file holds several kernels. `knobs` are those of ours that it has beside
+    the fields of a Kernel, `features` the parts of a product beside its extents and types.
     """
 
     name: str
@@ -49,6 +62,45 @@ class Tool:
     write: Callable[[tuple[Offer, ...]], str]
     read: Read
     many: bool = True
+    knobs: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    def keeps(self, knob: str, value: object) -> bool:
+        """Whether the format has a place for the knob's value, or the value is that of a kernel without the knob."""
+        name = FIELD_OF_KNOB.get(knob, knob)
+        known = {"tile_m", "tile_n", "tile_k", *self.carries}
+        whole_grid = name in ("wave_m", "wave_n") and "waves" in known
+        rows = name == "mfma" and "mfma_m" in known
+        return name in known or whole_grid or rows or knob in self.knobs or value in _NONE.get(knob, ())
+
+    def refusals(self, kernel: Kernel, hw: HardwareDescriptor) -> tuple[str, ...]:
+        """The tool's rules that a kernel which was read breaks."""
+        offer = Offer(Gemm(1, 1, 1), hw, kernel)  # of the product these rules look at nothing
+        return tuple(rule.described for rule in broken_rules((r for r in self.rules if r.alone), offer))
+
+    def unsaid(self, offer: Offer) -> tuple[str, ...]:
+        """A note for each part of the product that the format has no place for."""
+        op = offer.op
+        tight = dataclasses.replace(op, lda=0, ldb=0, ldd=0).leading
+        present = {
+            "batch": op.batch > 1,
+            "bias": op.bias != "none",
+            "activation": op.activation != "none",
+            "beta": op.has_c,
+            "strides": op.leading != tight,
+            "preshuffled": op.preshuffled != "none",
+        }
+        lost = (name for name, there in present.items() if there and name not in self.features)
+        return tuple(f"{name} of the product: a file of {self.title} does not say it" for name in lost)
+
+
+def is_time(value: object) -> TypeGuard[int | float]:
+    """Whether the value is a time: a finite number above 0.
+
+    >>> is_time(1.5), is_time(True), is_time(float("inf"))
+    (True, False, False)
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def lds_rule(measure: Callable[[Offer], int], text: str, source: str) -> Rule[Offer]:

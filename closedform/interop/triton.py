@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -11,9 +12,19 @@ from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES
 
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool, lds_rule
+from .tool import Offer, Tool, is_time, lds_rule
 
-__all__ = ["BACKEND_RULES", "TOOL", "TOOL_PYTHON", "config_of", "kernel_of_config", "kpack", "lds_bytes", "timed"]
+__all__ = [
+    "BACKEND_RULES",
+    "TOOL",
+    "TOOL_PYTHON",
+    "config_of",
+    "kernel_of_config",
+    "kpack",
+    "lds_bytes",
+    "option_refusals",
+    "timed",
+]
 
 _SOURCE = "HIPOptions and the allocation of Triton's AMD backend"
 WAVES_MOST = 16
@@ -21,6 +32,8 @@ WAVES_MOST = 16
 _TILE_NAMES = (("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
 _GROUP_NAMES = ("GROUP_SIZE_M", "GROUP_M")
 _SPLIT_NAMES = ("SPLIT_K", "NUM_KSPLIT")
+#: Of a cache that we wrote: that its times were not measured. Triton looks at configs_timings alone.
+_PREDICTED = "predicted"
 
 
 def kpack(hw: HardwareDescriptor) -> int:
@@ -44,8 +57,16 @@ def _lds(offer: Offer) -> int:
     return lds_bytes((k.tile_m, k.tile_n, k.tile_k), offer.elem_bytes, k.stages or 2) + EXPORT_MARGIN_BYTES
 
 
-def _power(*values: int | None) -> bool:
-    return all(value is not None and value > 0 and value & (value - 1) == 0 for value in values)
+def _power(*values: int) -> bool:
+    return all(value > 0 and value & (value - 1) == 0 for value in values)
+
+
+def option_refusals(config: Mapping[str, Any], hw: HardwareDescriptor) -> tuple[str, ...]:
+    """Options of a Config, beside its kernel, that the backend refuses on that GPU."""
+    given, most = {**config, **config.get("kwargs", {})}.get("kpack"), kpack(hw)
+    if given is None or given in range(1, most + 1):
+        return ()
+    return (f"kpack: {given} where {hw.gfx} takes {'1' if most == 1 else '1 or 2'}",)
 
 
 BACKEND_RULES: tuple[Rule[Offer], ...] = (
@@ -55,12 +76,14 @@ BACKEND_RULES: tuple[Rule[Offer], ...] = (
         "extents of blocks are powers of two of at least 16",
         _SOURCE,
         lambda o: not _power(*_extents(o)) or min(_extents(o)) < 16,
+        alone=True,
     ),
     Rule(
         "num_warps",
         f"a power of two of at most {WAVES_MOST}",
         _SOURCE,
-        lambda o: not _power(o.kernel.waves) or (o.kernel.waves or 0) > WAVES_MOST,
+        lambda o: o.kernel.waves is not None and (not _power(o.kernel.waves) or o.kernel.waves > WAVES_MOST),
+        alone=True,
     ),
     Rule("Stream-K", "persistent workgroups are no option of a Config", _SOURCE, lambda o: bool(o.kernel.stream_k)),
     Rule(
@@ -68,10 +91,14 @@ BACKEND_RULES: tuple[Rule[Offer], ...] = (
         "4, 16 or 32, dividing the block",
         _SOURCE,
         lambda o: (
-            o.kernel.mfma_m not in (4, 16, 32)
-            or o.kernel.tile_m % o.kernel.mfma_m > 0
-            or o.kernel.tile_n % o.kernel.mfma_m > 0
+            o.kernel.mfma_m is not None
+            and (
+                o.kernel.mfma_m not in (4, 16, 32)
+                or o.kernel.tile_m % o.kernel.mfma_m > 0
+                or o.kernel.tile_n % o.kernel.mfma_m > 0
+            )
         ),
+        alone=True,
     ),
 )
 
@@ -116,13 +143,17 @@ def kernel_of_config(config: dict[str, Any]) -> Kernel:
 
 def _write(offers: tuple[Offer, ...]) -> str:
     op = offers[0].op
-    timings = [[config_of(offer), offer.predicted_us] for offer in offers]
-    body = {"key": [op.M, op.N, op.K, op.dtype, op.result], "configs_timings": timings}
+    timings = [[config_of(o), None if o.predicted_us is None else o.predicted_us / 1000] for o in offers]
+    key = [op.M, op.N, op.K, op.dtype, op.result]
+    body = {"key": key, _PREDICTED: "milliseconds of the model of closedform", "configs_timings": timings}
     return json.dumps(body, indent=2) + "\n"
 
 
 def timed(text: str) -> list[tuple[dict[str, Any], float | None]]:
-    """Configs of an autotune cache with their milliseconds or microseconds as they stand, the fastest first."""
+    """Configs of an autotune cache with the microseconds that were measured, the fastest first.
+
+    None for a Config that failed, which the cache holds as infinite, and for all of a cache whose times are predicted.
+    """
     body = json.loads(text)
     if not isinstance(body, dict) or not isinstance(body.get("configs_timings"), list):
         raise BadInput("not an autotune cache: no list configs_timings")
@@ -130,8 +161,9 @@ def timed(text: str) -> list[tuple[dict[str, Any], float | None]]:
     for entry in body["configs_timings"]:
         config, time = entry if isinstance(entry, list) and len(entry) == 2 else (entry, None)
         time = time[0] if isinstance(time, list) and time else time
-        found.append((config, time if isinstance(time, (int, float)) else None))
-    return sorted(found, key=lambda pair: float("inf") if pair[1] is None else pair[1])
+        found.append((config, time * 1000 if is_time(time) else None))
+    found.sort(key=lambda pair: float("inf") if pair[1] is None else pair[1])
+    return [(config, None) for config, _ in found] if _PREDICTED in body else found
 
 
 def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:

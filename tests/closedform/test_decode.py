@@ -59,6 +59,7 @@ PARAMETERS = {
     "1LDSBuffer": "1LDSBuffer",
 }
 PLAIN = "Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_GSU4_MIWT1_1_WG64_4_1"
+HALF = "Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1"
 HGEMM = "hgemm_bf16_t256x256x64x2_ks1_w2x4x1_gm0_bias0_lnt_phti"
 FLYDSL = (
     "flydsl_gemm2_abf16_wbf16_bf16_t128x128x64_split_k4_block_m_warp2_block_n_warp2_block_k_warp1"
@@ -124,6 +125,32 @@ def test_recorded_kernels_are_legal_where_they_ran() -> None:
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT3_1", "not whole pieces"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT2_1_WG64_4_1", "contradict"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_WG60_4_1", "not whole waves"),
+        ("Cijk_Aiii_Bjjj_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "indices of a product"),
+        ("Cij_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "indices of a product"),
+        ("Cijkl_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "indices of a product"),
+        ("Cijk_Ailk_Bkkk_HHS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "<problem>_MT|indices of a product"),
+        ("Cijk_Ailk_Bljk_DSS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "no type"),
+        ("Cijk_Ailk_Bljk_HIS_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "no type"),
+        (f"{HALF}_MI16_16", "2 numbers where MatrixInstruction has 3 or 4"),
+        (f"{HALF}_MI32_32_8_1", "contradict each other"),
+        (f"{HALF}_GARBAGE", "not an abbreviation"),
+        (f"{HALF}_GSUAXX", "not an abbreviation"),
+        (f"{HALF}_SX_GSU1", "not an abbreviation"),
+        (f"{HALF}_ISAzzz", "not an abbreviation"),
+        (f"{HALF}_LBSPPA1p5", "whole number"),
+        (f"{HALF}_WG64_4_0", "not whole waves"),
+        (f"{HALF}_WG0_4_1", "not whole waves"),
+        (f"{HALF}_GSU4_4", "2 numbers where GlobalSplitU has 1"),
+        (f"{HALF}_WGM8_8", "2 numbers"),
+        (f"{HALF}_PGR1_2", "2 numbers"),
+        (f"{HALF}_SK3_1", "2 numbers"),
+        (f"{HALF}_WG64", "1 numbers"),
+        (HALF.replace("MIWT1_1", "MIWT1"), "1 numbers where MIWaveTile has 2"),
+        (f"{HALF}_GSU{'9' * 5000}", "not an abbreviation"),
+        (HALF.replace("MT64", "MT" + "6" * 5000), "<problem>_MT"),
+        ("x" * 5000, "neither a file nor a kernel name"),
+        ("a8w8_rowwise_256x128x64x128_0x32_2x1_8x32x1_8x32x1_1x32x1x8_8x8x1_1x1_intrawave_v3", "no tile of"),
+        (f"hgemm_bf16_t{'9' * 5000}x2x3x2_ks1_w1x1x1", "no name of FlyDSL"),
         ("hgemm_f8_t1x2x3", "no name of FlyDSL"),
         ("flydsl_gemm2_nothing", "no kernel name of AITER"),
     ],
@@ -251,6 +278,68 @@ def test_fields_of_yaml_win_over_the_name(tmp_path: Path) -> None:
     assert found.gfx == "gfx942"
 
 
+@pytest.mark.parametrize(
+    ("change", "problem", "what"),
+    [
+        ({"MatrixInstruction": [16, 16, 16, 1, 1, 1, 1, 4, 1], "MacroTile0": 128}, {}, "contradict"),
+        ({"MatrixInstruction": [16, 16, 16, 1, 1, 1, 1, 4, 1], "MIWaveTile": [2, 1]}, {}, "contradict"),
+        ({"SolutionNameMin": ""}, {"DataType": True}, "DataType True is not known"),
+        ({"SolutionNameMin": ""}, {"DataTypeA": 99}, "DataTypeA 99 is not known"),
+        ({"SolutionNameMin": ""}, {"DestDataType": "Q"}, "no type of TensileLite"),
+    ],
+)
+def test_contradicting_yaml_is_refused(
+    tmp_path: Path, change: dict[str, Any], problem: dict[str, Any], what: str
+) -> None:
+    path = tmp_path / "logic.yaml"
+    known = {"DataType": 4, "DestDataType": 4, "ComputeDataType": 0, "TransposeA": False, "TransposeB": False}
+    path.write_text(yaml.safe_dump(SOLUTION | change | {"ProblemType": known | problem}))
+    with pytest.raises(Undecodable, match=what):
+        decoded(str(path), gpu())
+
+
+def test_types_and_the_target_of_yaml(tmp_path: Path) -> None:
+    problem = {"DataType": "F8NB8N", "DataTypeA": "F8N", "DataTypeB": "B8N", "DestDataType": "H", "ComputeDataType": 0}
+    path = tmp_path / "solution.yaml"
+    path.write_text(yaml.safe_dump(SOLUTION | {"ISA": [9, 4, 2], "ProblemType": problem}))
+    (found,) = decoded(str(path), gpu("mi355x"))
+    assert (found.types, found.kernel.out_dtype, found.gfx) == (("bf8", "fp8"), "f16", "gfx942")
+    assert any("built for gfx942" in reason for reason in explained(found, gpu("mi355x"), (64, 64, 64, 1)).reasons)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"configs_timings": []}',
+        '{"configs_timings": [[{"kwargs": {"BLOCK_M": 1e999, "BLOCK_N": 64, "BLOCK_K": 32}}, 1]]}',
+        f'{{"a": {"9" * 5000}}}',
+        '{"version": 1, "identity": {"device": {"arch": 942}}, "config": {"block_m": 16}}',
+        f"M,N,K,kernelName\n1,1,1,{'x' * 200_000}\n",
+        f"M,N,K,splitK,kernelName\n1,1,1,{'9' * 12},flydsl_bpreshuffle_1x1x1_F8_F8_B16_x\n",
+    ],
+)
+def test_odd_files_are_refused_without_innards(run: Run, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "odd"
+    path.write_text(text)
+    result = run("decode", path, "--hw", "mi300x")
+    assert result.exit_code == 2, result.output
+    assert not re.search("Error|Traceback|NoneType", result.stderr)
+
+
+def test_infinite_times_dates_and_numbered_names_are_json(run_json: RunJson, tmp_path: Path) -> None:
+    kwargs = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "kpack": 2}
+    path = tmp_path / "gemm.autotune.json"
+    timings = [[{"kwargs": kwargs, "num_warps": 3, "num_stages": 2}, float("inf")]]
+    path.write_text(json.dumps({"key": [], "configs_timings": timings}))
+    answer = run_json("decode", path, "--hw", "mi355x", "--dtype", "bf16")
+    assert answer["measured_us"] is None
+    assert [reason.partition(":")[0] for reason in answer["reasons"]] == ["num_warps", "kpack"]
+    path.write_text(yaml.safe_dump(SOLUTION | {"MIWaveTile": [1, 1], 7: 1}) + "When: 2024-01-01\n")
+    answer = run_json("decode", path, "--hw", "mi300x")
+    assert (answer["parameters"]["7"], answer["parameters"]["When"]) == (1, "2024-01-01")
+
+
 def test_a_custom_kernel_keeps_its_name(tmp_path: Path) -> None:
     path = tmp_path / "logic.yaml"
     path.write_text(logic_file(SOLUTION | {"CustomKernelName": "Custom_label"}))
@@ -354,6 +443,23 @@ def test_rules_of_tensilelite(name: str, parameters: dict[str, Any], layout: str
         ("Cijk_Ailk_Bljk_F8F8S_BH_MT64x16x64_MI16x16x1_SN_MIWT1_1", "mi210", "has no fp8"),
         ("Cijk_Ailk_Bljk_HHS_BH_MT256x256x128_MI16x16x1_SN_MIWT8_8", "mi300x", "of LDS"),
         ("Cijk_Ailk_Bljk_ZB_MT64x16x64_MI16x16x1_SN_MIWT1_1", "mi300x", "complex f64"),
+        ("Cijk_Ailk_Bljk_DB_MT64x16x64_MI16x16x1_SN_MIWT1_1", "mi100", "no matrix instruction of 16x16"),
+        ("Cijk_Ailk_Bljk_S_MX_B_MT64x16x64_MI16x16x1_SN_MIWT1_1", "mi355x", "no matrix instruction of 16x16"),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x32x1_SN_MIWT1_1", "mi300x", "16x16x32x1 for f16"),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x64_MI16x16x2_SN_MIWT1_1", "mi300x", "of 2 blocks for f16"),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x16x24_MI16x16x16x1_SN_MIWT1_1", "mi300x", "not whole instructions"),
+        (HALF, "h200", "64 lanes"),
+        (FLYDSL.replace("_gfx942", ""), "h200", "64 lanes"),
+        (f"{HALF}_SK9", "mi300x", "StreamK=9"),
+        (f"{HALF}_GSU5000", "mi300x", "GlobalSplitU=5000"),
+        (f"{HALF}_WGM5000", "mi300x", "WorkGroupMapping=5000"),
+        (f"{HALF}_PGR7", "mi300x", "PrefetchGlobalRead=7"),
+        (f"{HALF}_WGMXCC0", "mi300x", "WorkGroupMappingXCC=0"),
+        (f"{HALF}_LRVW99", "mi300x", "LocalReadVectorWidth=99"),
+        (FLYDSL.replace("t128x128x64", "t256x256x64"), "mi300x", "of LDS"),
+        (FLYDSL.replace("gemm2", "gemm9"), "mi300x", "stages: 2 to 8"),
+        ("hgemm_bf16_t256x256x64x1_ks1_w2x4x1", "mi355x", "stages: at least 2"),
+        ("hgemm_bf16_t40x256x64x2_ks1_w1x4x1", "mi355x", "wave tiles"),
     ],
 )
 def test_what_a_gpu_does_not_hold_is_said(name: str, hw: str, reason: str) -> None:
@@ -387,6 +493,21 @@ def test_answers_follow_the_schema(run_json: RunJson, name: str) -> None:
 
 def test_the_target_of_the_name_chooses_the_gpu(run_json: RunJson) -> None:
     assert run_json("decode", CASES[-1]["name"])["hw"] == "mi355x"
+
+
+def test_a_file_is_a_file_whatever_its_name_and_says_its_target(
+    run_json: RunJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{HALF}_ISA90a").write_text(logic_file(SOLUTION).replace("gfx942", "gfx950"))
+    answer = run_json("decode", f"{HALF}_ISA90a")
+    assert (answer["hw"], answer["gfx"], answer["parameters"]["GlobalSplitU"]) == ("mi355x", "gfx950", 1)
+
+
+def test_an_unknown_type_is_bad_input(run: Run) -> None:
+    result = run("decode", HGEMM, "--hw", "mi355x", "--dtype", "bf61")
+    assert result.exit_code == 2
+    assert "bf16" in result.stderr
 
 
 def test_text_and_status(run: Run, tmp_path: Path) -> None:

@@ -208,6 +208,57 @@ def test_an_override_takes_the_index_of_our_tile() -> None:
     assert (kernel.tile_m, kernel.tile_n, kernel.tile_k) == (tile.tile_m, tile.tile_n, tile.tile_k)
 
 
+def test_a_name_may_come_before_its_index() -> None:
+    pairs = [(one.index, one.name) for one in hipblaslt.listed(LISTING)]
+    assert len(pairs) == 3
+    backwards = "\n".join(f"name: {name}\nSolution index: {index}" for index, name in pairs)
+    assert [(one.index, one.name) for one in hipblaslt.listed(backwards)] == pairs
+    lines = "\n".join(f"{name} solution_index={index}" for index, name in pairs)
+    assert [(one.index, one.name) for one in hipblaslt.listed(lines)] == pairs
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("BBS_BH", "BSS_BH"),
+        ("BBS_BH", "BHS_BH"),
+        ("_UserArgs", "_GG_UserArgs"),
+        ("_SN_", "_SN_ISA950_"),
+        ("BBS", "F8B_BBS"),
+    ],
+)
+def test_solutions_of_other_types_products_and_targets_do_not_match(was: str, now: str) -> None:
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT")
+    offer = derived_offer(op, catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64)
+    with pytest.raises(Refused, match="has our tile"):
+        hipblaslt.matched(offer, LISTING.replace(was, now))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 9999),
+    st.integers(1, 9999),
+    st.integers(1, 9999),
+    st.integers(1, 64),
+    st.sampled_from(("f16", "bf16", "f32", "i8")),
+    st.sampled_from(LAYOUTS),
+    st.integers(0, 10**6),
+)
+def test_round_trip_of_overrides(M: int, N: int, K: int, batch: int, kind: str, layout: str, index: int) -> None:
+    op = Gemm(M, N, K, dtype=kind, layout=layout, batch=batch)
+    solution = next(hipblaslt.listed(LISTING)).name
+    text = hipblaslt.override([(op, hipblaslt.Listed(index, solution))] * 2, "abc")
+    rows = hipblaslt.read_override(text, catalogue.get("mi300x"))
+    assert len(rows) == 2
+    row, kernel = rows[0]
+    assert kernel is not None
+    assert tuple(row[name] for name in ("m", "n", "k", "batch_count", "solution_index", "kernel_name")) == (
+        *map(str, (N, M, K, batch, index)),
+        solution,
+    )
+    assert transposed_layout(row["transA"] + row["transB"]) == layout
+
+
 def test_of_several_solutions_the_most_alike_is_taken() -> None:
     op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT")
     offer = derived_offer(op, catalogue.get("mi300x"), tile_m=256, tile_n=256, tile_k=64, wave_m=2, wave_n=4)
@@ -279,6 +330,11 @@ REFUSALS = [
     ("inductor", {"split_k": 2}, "do not split"),
     ("ck", {"split_k": 2}, "k_batch"),
     ("tilelang", {"stream_k": 304}, "not a keyword"),
+    ("triton", {"tile_m": 256, "tile_n": 256, "tile_k": 64}, "fit the LDS"),  # what is fixed is not halved
+    ("tensilelite", {"xcds": 19}, "validParameters"),
+    ("tensilelite", {"pinned": False}, "no place for pinned"),
+    ("tensilelite", {"stream_k": 19}, "fixed at run time"),
+    ("triton", {"pad": 8, "stagger": 4}, "no place for pad, stagger"),
 ]
 
 
@@ -286,6 +342,49 @@ REFUSALS = [
 def test_refusals_name_the_rule(to: str, overrides: dict[str, int], what: str) -> None:
     with pytest.raises(Refused, match=what):
         export_gemm(Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x"), to, **overrides)
+
+
+def test_fixed_knobs_are_parameters_of_tensilelite() -> None:
+    op, fixed = Gemm(4096, 4096, 4096, dtype="bf16", lda=8192), {"stagger": 8, "read_a": 4, "store": 4}
+    made = export_gemm(op, catalogue.get("mi300x"), "tensilelite", **fixed)
+    own = parameters_of_offer(made.offers[0])
+    assert (own["StaggerU"], own["GlobalReadVectorWidthB"], own["StoreVectorWidth"]) == (8, 4, 4)
+    assert "[4096, 4096, 1, 4096, 4096, 4096, 4096, 8192]" in made.text
+
+
+def test_parts_of_the_product_that_a_format_lacks_are_said() -> None:
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT", bias="row", activation="relu", lda=8192, batch=2)
+    for to in ("triton", "flydsl", "ck"):
+        notes = " ".join(export_gemm(op, catalogue.get("mi300x"), to).notes)
+        assert all(f"{part} of the product" in notes for part in ("bias", "activation", "strides", "batch"))
+    with pytest.raises(Refused, match="batch"):
+        export_gemm(op, catalogue.get("mi300x"), "aiter", count=1)
+
+
+def test_predicted_times_are_no_measured_ones(tmp_path: Path) -> None:
+    """Triton's cache is in milliseconds; AITER's table has none that was not measured."""
+    op, hw = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x")
+    made = export_gemm(op, hw, "triton", form="json")
+    ((_, ms),) = json.loads(made.text)["configs_timings"]
+    assert ms * 1000 == made.offers[0].predicted_us
+    for file in (made.write(tmp_path), export_gemm(op, hw, "aiter").write(tmp_path)):
+        assert decoded(str(file), hw)[0].measured_us is None
+
+
+def test_aiter_keeps_the_lds() -> None:
+    offer = derived_offer(Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), catalogue.get("mi300x"))
+    large = dataclasses.replace(offer.kernel, tile_m=256, tile_n=256, tile_k=64, stages=2, split_k=1, stream_k=0)
+    broken = broken_rules(tool_named("aiter").rules, dataclasses.replace(offer, kernel=large))
+    assert [rule.name for rule in broken] == ["LDS"]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf8"])
+@pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])
+def test_eight_bit_kernels_of_tensilelite_come_back(tmp_path: Path, kind: str, gpu: str) -> None:
+    hw = catalogue.get(gpu)
+    made = export_gemm(Gemm(2048, 2048, 2048, dtype=hw.resolve_dtype(kind).name), hw, "tensilelite")
+    (found,) = decoded(str(made.write(tmp_path)), hw)
+    assert (found.types, found.kernel.dtype) == ((kind, kind), made.offers[0].kernel.dtype)
 
 
 def test_a_list_of_none_says_why() -> None:

@@ -62,7 +62,8 @@ FORMATS = {
         },
     ),
     "triton": of(
-        required="key configs_timings",
+        required="key predicted configs_timings",
+        predicted=TEXT,
         key={"type": "array"},
         configs_timings={
             "type": "array",
