@@ -39,8 +39,9 @@ FMA_COLUMNS = 2
 #: Keys of a step, tried in this order. Beyond 64 the two barriers of a step are a few percent of its matrix time, while
 #: scores and exponentials keep growing.
 USEFUL_TILE_KV = (64, 32, 16)
-#: Head dims up to which two waves of a 16-bit type share a SIMD: one hides the softmax of the other.
-TWO_WAVES_D = 128
+#: Head dims up to which two waves of a 16-bit type share a SIMD, where one hides the softmax of the other; P on its way
+#: through LDS takes registers, too.
+TWO_WAVES_D = {"chained": 128, "lds": 96, "fma": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,9 @@ class _Model:
     # --- (2) occupancy ------------------------------------------------------------------------------------------------
 
     def _waves_per_simd(self) -> tuple[int, ...]:
-        """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128."""
+        """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128, or 96."""
         d_pad = self._steps_of(self.atom)[1]
-        two = self.elem_bytes < 4 and d_pad <= TWO_WAVES_D and self.op.variant != "fma"
+        two = self.elem_bytes < 4 and d_pad <= TWO_WAVES_D[self.op.variant]
         return (2, 1) if two else (1,)
 
     # --- (3) and (4) tiles --------------------------------------------------------------------------------------------

@@ -20,6 +20,10 @@ ONE_HEAD = [Case(hw, dtype, 128, L=16384, heads=1) for hw in TARGETS for dtype i
 OPTIONS = [Case(hw, "bf16", 128, features=(("kv_heads", 4), ("softmax_scale", 0.1), ("lse", True))) for hw in TARGETS]
 
 
+#: The paper's way through LDS, on both sides of the head dim up to which two waves share a SIMD.
+THROUGH_LDS = [Case(hw, "f16", d, "lds") for hw in TARGETS for d in (96, 128)]
+
+
 def keeps(case: Case) -> None:
     promised, binary = case.derivation().resources, compiled(case)
     assert (binary.vgpr_spills, binary.sgpr_spills, binary.scratch_bytes) == (0, 0, 0)
@@ -31,6 +35,11 @@ def keeps(case: Case) -> None:
 def test_the_binary_stays_within_a_promise_that_is_tight(case):
     keeps(case)
     assert case.derivation().resources.registers <= SLACK * compiled(case).vgpr_total
+
+
+@pytest.mark.parametrize("case", THROUGH_LDS, ids=str)
+def test_exponentials_through_lds_stay_within_the_promise(case):
+    keeps(case)
 
 
 @pytest.mark.slow
