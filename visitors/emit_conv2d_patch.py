@@ -9,6 +9,9 @@ from .emit_text import fill, join, piece
 
 __all__ = ["filter_class", "patch_class", "place"]
 
+#: Runs of channels of a chunk that are kept apart by masks.
+MASKED_RUNS = 8
+
 _TILE = '''
 class Tile:
     """What a workgroup computes: its first output channel of a group, image, row and column; nothing past the last."""
@@ -102,7 +105,7 @@ def inside_of(offset, chunk, access, left, step):
     """
     out = []
     for first in range(0, VEC, CHANNELS):
-        start = (chunk * VEC + first < left).select(offset, fx.Int32(OUT_OF_RANGE))
+        start = @start@
         out += [(start, e * step) for e in range(first, first + CHANNELS, access)]
     return out
 
@@ -271,9 +274,16 @@ def place(shape: Conv2dShape) -> str:
     far = any(axis.dilation != axis.stride or axis.stride > 1 for axis in (patch.rows, patch.cols))
     element = "number % span * stride + number // span * dilation % stride" if sorted_ else "number * stride"
     moved = "tap * dilation // stride" if far else "tap"
+    # Each mask takes a pair of scalar registers, of which many runs of 8-bit types spilled some; arithmetic takes none.
+    many = shape.vec // shape.channel_step > MASKED_RUNS
+    past = "offset | ((left - 1 - (chunk * VEC + first)) >> 31 & fx.Int32(OUT_OF_RANGE))"
+    chunk = {
+        "joined": piece(_JOINED) if narrow else "return chunk_of(sum(parts, []))",
+        "start": past if many else "(chunk * VEC + first < left).select(offset, fx.Int32(OUT_OF_RANGE))",
+    }
     return join(
         piece(_TILE),
-        fill(piece(_CHUNK), {"joined": piece(_JOINED) if narrow else "return chunk_of(sum(parts, []))"}),
+        fill(piece(_CHUNK), chunk),
         fill(piece(_AXIS), {"element": element, "shift": f"tap % phases * span + {moved}" if sorted_ else moved}),
     )
 

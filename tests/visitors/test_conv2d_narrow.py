@@ -27,6 +27,8 @@ COVER = [
     ("mi355x", Conv2d(1, 128, 8, 8, 16, 3, 3, dilation=2, pad=2, dtype="bf8_e5m2", activation="relu")),
     ("mi355x", Conv2d(1, 3, 12, 12, 16, 3, 3, stride=2, pad=1, layout="NCHW", dtype="i8", out_dtype="bf16")),
     ("mi355x", Conv2d(1, 3, 9, 9, 16, 3, 3, dtype="fp8_e4m3fn")),
+    # Every channel by itself, of filters in registers: masks of all of them spilled scalar registers.
+    ("mi100", Conv2d(1, 7, 9, 13, 2, 1, 2, (2, 4), 0, (1, 2), layout="NCHW", dtype="i8", bias=True, prepacked=True)),
 ]
 
 
