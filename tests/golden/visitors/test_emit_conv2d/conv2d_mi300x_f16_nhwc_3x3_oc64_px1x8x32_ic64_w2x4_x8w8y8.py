@@ -6,7 +6,7 @@
     types       f16 in, f32 accumulation, f16 out
     target      mi300x (gfx942), atom v_mfma_f32_32x32x8_f16
     tiles       64 channels x 1 x 8 x 32 pixels x 64 channels, waves 2 x 4
-    registers   at most 146 of 256 a lane, 2 wave(s) per SIMD
+    registers   at most 145 of 256 a lane, 2 wave(s) per SIMD
     LDS         65344 of 65536 bytes
     grid        224 workgroups, 1 round(s) on 304 CUs
     emitted by  closedform; needs flydsl and torch
