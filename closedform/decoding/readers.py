@@ -75,7 +75,7 @@ def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except BadInput as error:
         raise Undecodable(f"{path}: {error}") from None
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the latter is of the parser of Python
         raise Undecodable(f"{path}: nested too deep") from None
     except KeyError as error:
         raise Undecodable(f"{path}: not as its format wants: {error} is missing or has an unknown value") from None

@@ -311,6 +311,7 @@ def test_types_and_the_target_of_yaml(tmp_path: Path) -> None:
     "text",
     [
         "[" * 100_000,
+        f"x = ROCmGemmConfig({'-' * 50_000}1)",
         '{"configs_timings": []}',
         '{"configs_timings": [[{"kwargs": {"BLOCK_M": 1e999, "BLOCK_N": 64, "BLOCK_K": 32}}, 1]]}',
         f'{{"a": {"9" * 5000}}}',
