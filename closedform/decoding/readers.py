@@ -154,7 +154,7 @@ _JSON: tuple[tuple[str, Callable[[Any], bool], Tool], ...] = (
     ("closedform", _has("kernels"), plain.TOOL),
     ("TileLang", _has("block_M"), tilelang.TOOL),
     ("TileLang", _first_has("block_M"), tilelang.TOOL),
-    ("AITER", _has("any"), aiter.TOOL_TRITON),
+    (aiter.TOOL_TRITON.title, _has("any"), aiter.TOOL_TRITON),
 )
 
 

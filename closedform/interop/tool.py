@@ -15,7 +15,7 @@ from closedform.operators.gemm import Gemm
 from .kernel import Kernel
 from .rules import Rule, broken_rules
 
-__all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "is_time", "lds_rule", "unsaid"]
+__all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "images_bytes", "is_time", "lds_rule", "unsaid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,12 @@ def is_time(value: object) -> TypeGuard[int | float]:
     (True, False, False)
     """
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def images_bytes(kernel: Kernel, elem_bytes: float) -> int:
+    """LDS of images of A and B, where one tile under way is in registers; two are under way where it is not said."""
+    images = max(1, (kernel.stages or 2) - 1)
+    return int(images * (kernel.tile_m + kernel.tile_n) * kernel.tile_k * elem_bytes)
 
 
 def lds_rule(measure: Callable[[Offer], int], text: str, source: str) -> Rule[Offer]:

@@ -88,11 +88,16 @@ def meter_of(op: Any, hw: HardwareDescriptor, source: Source, **meter: Any) -> M
     return Meter(space, evaluator, **meter)
 
 
-def _require_plain(op: Any, what: str) -> None:
+#: What lattices and tables tell products and attentions apart by.
+_EXTENTS = {
+    "gemm": ("M", "N", "K", "dtype", "batch", "layout", "out_dtype"),
+    "attention": ("L_q", "L_kv", "d", "batch", "heads", "dtype"),
+}
+
+
+def _require_plain(op: Gemm | Attention, what: str) -> None:
     """Raises BadInput for parts of a product that `what` would not see."""
-    if not isinstance(op, Gemm):
-        return
-    plain = Gemm(op.M, op.N, op.K, op.dtype, op.batch, op.layout, op.out_dtype)
+    plain = type(op)(**{name: getattr(op, name) for name in _EXTENTS[op.name]})
     names = (field.name for field in dataclasses.fields(op))
     if given := [name for name in names if getattr(op, name) != getattr(plain, name)]:
         raise BadInput(f"{what} knows nothing of {', '.join(given)}: leave it out")

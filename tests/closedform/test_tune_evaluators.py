@@ -142,6 +142,12 @@ def test_the_models_best_is_a_start() -> None:
         (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "a table of gemm, not of attention"),
         (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "No closing quotation"),
         (dataclasses.replace(PRODUCT, bias="row"), Source("tensilelite", client="x"), BadInput, "bias of the product"),
+        (
+            Attention(128, 128, 64, dtype="bf16", variant="lds"),
+            Source("table", ATTENTION_LANDSCAPE),
+            BadInput,
+            "nothing of",
+        ),
         (PRODUCT, Source("model", client="x"), BadInput, "--client is of the evaluator tensilelite"),
         (PRODUCT, Source("table", LANDSCAPE, start="derive"), BadInput, "starts from select"),
         (OPERATORS[3], Source("table", LANDSCAPE), BadInput, "does not time conv2d"),
