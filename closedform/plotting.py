@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,21 @@ from typing import Any
 
 from .hw.errors import BadInput, MissingDependency
 
-__all__ = ["plot"]
+__all__ = ["check_plot", "plot"]
+
+
+def check_plot(path: str | Path) -> None:
+    """That a plot of that path can be made: raises as `plot` does, without one."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise MissingDependency("--plot needs matplotlib: pip install 'closedform[plot]'") from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".") not in known:
+        raise BadInput(f"no plot of the kind {Path(path).name}: suffixes are {', '.join(sorted(known))}")
+    place = Path(path) if Path(path).exists() else Path(path).parent
+    if not os.access(place, os.W_OK):
+        raise BadInput(f"cannot write {path}: {place} is no folder or file that may be written")
 
 
 @contextmanager
@@ -18,10 +33,9 @@ def plot(path: str | Path, size: tuple[float, float]) -> Iterator[Any]:
 
     Raises MissingDependency without matplotlib, BadInput for a suffix that it cannot write or a file that it may not.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingDependency("--plot needs matplotlib: pip install 'closedform[plot]'") from None
+    check_plot(path)
+    import matplotlib
+
     vector = str(path).endswith(".svg")
     matplotlib.use("svg" if vector else "agg")
     matplotlib.rcParams["svg.hashsalt"] = "closedform"
@@ -29,9 +43,6 @@ def plot(path: str | Path, size: tuple[float, float]) -> Iterator[Any]:
 
     figure, axes = pyplot.subplots(figsize=size)
     try:
-        known = figure.canvas.get_supported_filetypes()
-        if Path(path).suffix.removeprefix(".") not in known:
-            raise BadInput(f"no plot of the kind {Path(path).name}: suffixes are {', '.join(sorted(known))}")
         yield axes
         figure.tight_layout()
         figure.savefig(path, metadata={"Date": None} if vector else None)

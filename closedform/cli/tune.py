@@ -149,6 +149,7 @@ def _run(
     plot: str | None,
     causal: bool = False,
 ) -> None:
+    from closedform.plotting import check_plot
     from closedform.tuning.descent import Plan
     from closedform.tuning.measuring import Budget
     from closedform.tuning.report import trajectory_text
@@ -156,18 +157,25 @@ def _run(
 
     source = Source(_evaluator(evaluator), table, client, blocks, start, causal)
     limit = Budget(budget, seconds)
+    if plot:
+        check_plot(plot)
     with tuning_progress(budget) as seen:
         plan = Plan(sweeps, pool_maturity)
         done = run_tuning(
             request.op, request.hw, source, journal=journal, budget=limit, plan=plan, grid=grid, seen=seen
         )
-    if plot:
-        from closedform.tuning.plot import trajectory_plot
-
-        trajectory_plot(done.descent, plot, done.grid)
+    for note in done.notes:
+        notice(note)
     if request.as_json:
         print_json(done.to_json())
     else:
         click.echo(trajectory_text(done.descent, done.grid))
+    if plot:
+        from closedform.tuning.plot import trajectory_plot
+
+        trajectory_plot(done.descent, plot, done.grid)
+    if done.error is not None:  # what was found is shown all the same
+        click.echo(f"error: {done.error}", err=True)
+        raise click.exceptions.Exit(done.error.exit_status)
     if done.descent.stopped == "interrupted":
         raise click.exceptions.Exit(130)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, InfeasibleError
-from closedform.interop import flydsl, triton
+from closedform.interop import aiter, ck, flydsl, inductor, tilelang, triton
 from closedform.interop.kernel import Kernel
+from closedform.interop.tool import images_bytes
 from closedform.predict.legality import check_capacities
 
 from .decoded import Decoded
@@ -16,6 +17,8 @@ from .tensilelite import family_name, kind_bits
 
 __all__ = ["Needs", "needs_of", "reasons_against"]
 
+#: Tools whose LDS Triton's backend allocates.
+_ON_TRITON = (triton.TOOL.title, inductor.TOOL.title, aiter.TOOL_TRITON.title)
 #: Tools whose kernels are of AMD's CDNA alone.
 _OF_WIDE_WAVES = ("TensileLite", "FlyDSL", "AITER", "Composable Kernel", "IREE", "TorchInductor")
 
@@ -42,10 +45,12 @@ def _lds(found: Decoded, bits: int | None) -> int | None:
     k = found.kernel
     if found.lds_bytes is not None or bits is None:
         return found.lds_bytes
-    if found.tool == "Triton":
+    if found.tool in _ON_TRITON:
         return triton.lds_bytes((k.tile_m, k.tile_n, k.tile_k), bits / 8, k.stages or 2)
     if found.tool == "FlyDSL":
         return flydsl.lds_bytes(k, bits / 8)
+    if found.tool in (ck.TOOL.title, tilelang.TOOL.title):
+        return images_bytes(k, bits / 8)
     return (k.tile_m + k.tile_n) * k.tile_k * bits // 8
 
 

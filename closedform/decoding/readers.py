@@ -75,7 +75,7 @@ def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except BadInput as error:
         raise Undecodable(f"{path}: {error}") from None
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the latter is of the parser of Python
         raise Undecodable(f"{path}: nested too deep") from None
     except KeyError as error:
         raise Undecodable(f"{path}: not as its format wants: {error} is missing or has an unknown value") from None
@@ -154,7 +154,7 @@ _JSON: tuple[tuple[str, Callable[[Any], bool], Tool], ...] = (
     ("closedform", _has("kernels"), plain.TOOL),
     ("TileLang", _has("block_M"), tilelang.TOOL),
     ("TileLang", _first_has("block_M"), tilelang.TOOL),
-    ("AITER", _has("any"), aiter.TOOL_TRITON),
+    (aiter.TOOL_TRITON.title, _has("any"), aiter.TOOL_TRITON),
 )
 
 

@@ -11,7 +11,7 @@ from closedform.hw.errors import BadInput
 
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool, lds_rule
+from .tool import Offer, Tool, images_bytes, lds_rule
 
 __all__ = ["TOOL"]
 
@@ -22,13 +22,8 @@ _PIPELINES = {1: "mem", 2: "compv3", 3: "compv4"}
 _TILES = ("tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "warp_k", "warp_tile_m", "warp_tile_n", "warp_tile_k")
 
 
-def _lds(offer: Offer) -> int:
-    k = offer.kernel
-    return max(1, (k.stages or 2) - 1) * (k.tile_m + k.tile_n) * k.tile_k * offer.elem_bytes
-
-
 _RULES: tuple[Rule[Offer], ...] = (
-    lds_rule(_lds, "images of A and B fit the LDS", _SOURCE),
+    lds_rule(lambda o: images_bytes(o.kernel, o.elem_bytes), "images of A and B fit the LDS", _SOURCE),
     Rule("type", f"one of {', '.join(_TYPES.values())}", _SOURCE, lambda o: dtype(o.op.dtype).family not in _TYPES),
     Rule("instruction", "of one block", _SOURCE, lambda o: o.kernel.mfma is None or o.kernel.mfma[3] != 1),
     Rule("waves", "a grid of waves", _SOURCE, lambda o: o.kernel.wave_m is None or o.kernel.wave_n is None),
@@ -76,7 +71,7 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     try:
         tiles = {name: _one(body["tile_config"][name]) for name in _TILES}
         problem, traits = body["problem"], body["trait_config"]
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise BadInput(f"not a configuration of the CK Tile engine: no {error}") from None
     families = {word: family for family, word in _TYPES.items()}
     stages = {pipeline: count for count, pipeline in _PIPELINES.items()}

@@ -18,7 +18,7 @@ from closedform.operators.gemm import Gemm
 from . import flydsl, hipblaslt, tensilelite
 from .offers import accepted, derived_offer, ranked_offers
 from .rules import Refused, broken_rules
-from .tool import Offer, Tool
+from .tool import Offer, Tool, unsaid
 from .tools import tool_named
 
 __all__ = ["Export", "Place", "export_gemm"]
@@ -36,6 +36,13 @@ class Place:
     device: str = ""
     listing: str | None = None
     stamp: str = ""
+
+
+#: Options of one tool, by the fields of a Place.
+_PLACES = {
+    "flydsl": {"artifact": "--artifact", "device": "--device-name"},
+    "hipblaslt": {"listing": "--listing", "stamp": "--git-version"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,13 @@ def export_gemm(
     Raises Refused where the tool takes none, InfeasibleError and BadInput as the derivation does.
     """
     place = place or Place()
+    for own, names in _PLACES.items():
+        if to != own and (given := [option for name, option in names.items() if getattr(place, name)]):
+            raise BadInput(f"{given[0]} is of {own}, not of {to}")
+    if to == "hipblaslt" and form is not None:
+        raise BadInput(f"hipblaslt has no form {form!r}: it has one")
+    if count and overrides:
+        raise BadInput(f"{', '.join(overrides)}: a ranked list takes no overrides")
     if round_name is not None and to != "tensilelite":
         raise BadInput(f"a tuning round's grid is a file of tensilelite, not of {to}")
     if to == "hipblaslt":
@@ -121,8 +135,6 @@ def _offers(
             instead = f"{refusal}; the best of the model's ranking that it takes instead"
             return (other,), (instead, *tool.unsaid(other))
         return (offer,), notes
-    if overrides:
-        raise BadInput(f"{', '.join(overrides)}: a ranked list takes no overrides")
     offers = tuple(islice(taken, count))
     if not offers:
         raise _none_taken(op, hw, tool)
@@ -167,5 +179,6 @@ def _override(op: Gemm, hw: HardwareDescriptor, count: int, place: Place, overri
             refusal = error
             continue
         text = hipblaslt.override([(op, found)], stamp)
-        return Export("hipblaslt", "hipblaslt_override.csv", text, (offer,))
+        notes = unsaid(op, "hipBLASLt", ("batch",))
+        return Export("hipblaslt", "hipblaslt_override.csv", text, (offer,), notes)
     raise refusal or Refused(f"the model ranks no kernel for this product on {hw.name}")

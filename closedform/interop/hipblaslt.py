@@ -18,7 +18,7 @@ from closedform.operators.gemm import Gemm
 from .kernel import Kernel, transposed_layout
 from .rules import Refused
 from .tensilelite_types import bench_word, compute_word
-from .tool import Offer
+from .tool import FIELD_OF_KNOB, Offer
 
 __all__ = ["HEADER", "Listed", "listed", "matched", "override", "read_override", "stamp_of"]
 
@@ -60,7 +60,7 @@ def listed(text: str) -> Iterator[Listed]:
 
 def matched(offer: Offer, text: str) -> Listed:
     """The solution of the listing that is nearest to the offer: tile, layout and types must be ours, the last that of
-    the sum too; it must be for a single product, and for the GPU where it names one.
+    the sum too; it must be for a single product, for the GPU where it names one, and have what the offer fixes.
 
     Of several the one with the same wave grid, then the same instruction and split. Raises Refused where no solution
     has the tile, and BadInput for a listing without names.
@@ -71,6 +71,9 @@ def matched(offer: Offer, text: str) -> Listed:
 
     ours = offer.kernel
     family = dtype(offer.op.dtype).family
+    fixed = [FIELD_OF_KNOB.get(knob, knob) for knob in offer.fixed]
+    if lost := [field for field in fixed if field not in Kernel.__slots__]:
+        raise Refused(f"names of solutions do not say {', '.join(lost)}: leave it out")
     total = {"f64": "f64", "i8": "i32"}.get(family, "f32")
     best: tuple[tuple[bool, ...], Listed] | None = None
     count = 0
@@ -88,6 +91,8 @@ def matched(offer: Offer, text: str) -> Listed:
         if name.problem.compute != total or {"GG", "GB"} & set(name.problem.epilogue):
             continue
         if gfx_of(name) not in (None, offer.hw.gfx):
+            continue
+        if any(getattr(theirs, field) != getattr(ours, field) for field in fixed):
             continue
         likeness = (
             (theirs.wave_m, theirs.wave_n) == (ours.wave_m, ours.wave_n),

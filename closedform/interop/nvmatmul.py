@@ -74,7 +74,7 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     try:
         problem, configs = body["problem"], body["configs"]
         return tuple(_kernel(problem, words) for words in configs)
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise BadInput(f"not a list of configurations of a problem: no {error}") from None
 
 

@@ -47,10 +47,9 @@ def _kernel(words: dict[str, Any]) -> Kernel:
     values = {name: words[name] for name in _FIELDS if name in words}
     if "mfma" in values:
         values["mfma"] = tuple(values["mfma"])
-    try:
-        return Kernel(**values)
-    except TypeError as error:
-        raise BadInput(f"not a kernel: {error}") from None
+    if missing := [name for name in _FIELDS[:3] if name not in values]:
+        raise BadInput(f"not a kernel: no {', '.join(missing)}")
+    return Kernel(**values)
 
 
 TOOL = Tool("json", "plain JSON", ".json", _FIELDS[3:], _RULES, _write, _read, features=("batch",))

@@ -341,6 +341,13 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     return tuple(kernel_of_parameters(problem, own, hw) for problem, own in pinned(body))
 
 
+def _remarks(offer: Offer) -> tuple[str, ...]:
+    count = offer.kernel.stream_k
+    if not count or count == offer.hw.num_cus:
+        return ()
+    return (f"Stream-K of {count} workgroups: TensileLite takes the compute units, or TENSILE_STREAMK_FIXED_GRID",)
+
+
 _CARRIES = (
     *("dtype", "out_dtype", "layout", "mfma", "wave_m", "wave_n"),
     *("stages", "split_k", "stream_k", "group_m", "xcds"),
@@ -356,4 +363,5 @@ TOOL = Tool(
     many=False,
     knobs=(*_KNOBS.values(), "split_algorithm"),
     features=("batch", "beta", "strides"),
+    remarks=_remarks,
 )

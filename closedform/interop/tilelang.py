@@ -10,7 +10,7 @@ from closedform.hw.errors import BadInput
 
 from .kernel import Kernel
 from .rules import Rule
-from .tool import Offer, Tool, lds_rule
+from .tool import Offer, Tool, images_bytes, lds_rule
 from .triton import kpack
 
 __all__ = ["TOOL", "keywords_of"]
@@ -23,13 +23,8 @@ def _deep(offer: Offer) -> bool:
     return offer.kernel.mfma is None or offer.kernel.tile_k % (offer.kernel.mfma[2] * kpack(offer.hw)) > 0
 
 
-def _lds(offer: Offer) -> int:
-    k = offer.kernel
-    return max(1, (k.stages or 2) - 1) * (k.tile_m + k.tile_n) * k.tile_k * offer.elem_bytes
-
-
 _RULES: tuple[Rule[Offer], ...] = (
-    lds_rule(_lds, "images of A and B fit the LDS", _SOURCE),
+    lds_rule(lambda o: images_bytes(o.kernel, o.elem_bytes), "images of A and B fit the LDS", _SOURCE),
     Rule("depth", "block_K is whole instructions of k_pack times their depth", _SOURCE, _deep),
     Rule("Stream-K", "persistent workgroups are not a keyword", _SOURCE, lambda o: bool(o.kernel.stream_k)),
     Rule("split", "the sum is split by a template of its own", _SOURCE, lambda o: (o.kernel.split_k or 1) > 1),

@@ -15,7 +15,7 @@ from closedform.operators.gemm import Gemm
 from .kernel import Kernel
 from .rules import Rule, broken_rules
 
-__all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "is_time", "lds_rule"]
+__all__ = ["FIELD_OF_KNOB", "Offer", "Read", "Tool", "images_bytes", "is_time", "lds_rule", "unsaid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class Tool:
     `carries` are the fields of a Kernel, beside the tile, that it keeps. `write` makes a file of offers for one
     product, best first; `read` gives the kernels of such a file back, each as `Kernel.only(carries)`. What `rules`
     refuse is not written. `many` says that a file holds several kernels. `knobs` are those of ours that it has beside
-    the fields of a Kernel, `features` the parts of a product beside its extents and types.
+    the fields of a Kernel, `features` the parts of a product beside its extents and types. `remarks`
+    are what a user of the file must know.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Tool:
     many: bool = True
     knobs: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    remarks: Callable[[Offer], tuple[str, ...]] = lambda offer: ()
 
     def keeps(self, knob: str, value: object) -> bool:
         """Whether the format has a place for the knob's value, or the value is that of a kernel without the knob."""
@@ -79,19 +81,23 @@ class Tool:
         return tuple(rule.described for rule in broken_rules((r for r in self.rules if r.alone), offer))
 
     def unsaid(self, offer: Offer) -> tuple[str, ...]:
-        """A note for each part of the product that the format has no place for."""
-        op = offer.op
-        tight = dataclasses.replace(op, lda=0, ldb=0, ldd=0).leading
-        present = {
-            "batch": op.batch > 1,
-            "bias": op.bias != "none",
-            "activation": op.activation != "none",
-            "beta": op.has_c,
-            "strides": op.leading != tight,
-            "preshuffled": op.preshuffled != "none",
-        }
-        lost = (name for name, there in present.items() if there and name not in self.features)
-        return tuple(f"{name} of the product: a file of {self.title} does not say it" for name in lost)
+        """A note for each part of the product that the format has no place for, and the tool's own remarks."""
+        return *unsaid(offer.op, self.title, self.features), *self.remarks(offer)
+
+
+def unsaid(op: Gemm, title: str, features: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """A note for each part of the product that a file of that title, with those features, does not say."""
+    tight = dataclasses.replace(op, lda=0, ldb=0, ldd=0).leading
+    present = {
+        "batch": op.batch > 1,
+        "bias": op.bias != "none",
+        "activation": op.activation != "none",
+        "beta": op.has_c,
+        "strides": op.leading != tight,
+        "preshuffled": op.preshuffled != "none",
+    }
+    lost = (name for name, there in present.items() if there and name not in features)
+    return tuple(f"{name} of the product: a file of {title} does not say it" for name in lost)
 
 
 def is_time(value: object) -> TypeGuard[int | float]:
@@ -101,6 +107,12 @@ def is_time(value: object) -> TypeGuard[int | float]:
     (True, False, False)
     """
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def images_bytes(kernel: Kernel, elem_bytes: float) -> int:
+    """LDS of images of A and B, where one tile under way is in registers; two are under way where it is not said."""
+    images = max(1, (kernel.stages or 2) - 1)
+    return int(images * (kernel.tile_m + kernel.tile_n) * kernel.tile_k * elem_bytes)
 
 
 def lds_rule(measure: Callable[[Offer], int], text: str, source: str) -> Rule[Offer]:

@@ -15,7 +15,7 @@ __all__ = ["one_shot"]
 #: A step of this share of a product's size visits it evenly, however far it gets.
 GOLDEN = (math.sqrt(5) - 1) / 2
 #: Combinations looked at for each measurement of the budget, at most: few of a wide product are legal.
-LOOKED_AT = 400
+LOOKED_AT = 4000
 
 
 def _evenly(axes: dict[str, tuple[Value, ...]], most: int) -> Iterator[dict[str, Value]]:

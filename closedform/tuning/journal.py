@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from closedform.hw.errors import BadInput
+from closedform.interop.tool import is_time
 
 from .candidate import Candidate, canonical
 
@@ -89,7 +90,7 @@ class Journal:
         """Write the measurement; if another process was faster, its measurement is the one that counts."""
         if self.path is None:
             return self._records.setdefault(record.key, record)
-        with _locked(self.path) as handle:
+        with self._held(self.path) as handle:
             self._take(handle)
             if record.key not in self._records:
                 lines = b""
@@ -111,11 +112,22 @@ class Journal:
     def refresh(self) -> None:
         """Read what other processes have written since."""
         if self.path is not None:
-            with _locked(self.path) as handle:
+            with self._held(self.path) as handle:
                 self._take(handle)
+
+    @contextlib.contextmanager
+    def _held(self, path: Path) -> Iterator[int]:
+        """The locked file; JournalError for what the system refuses."""
+        try:
+            with _locked(path) as handle:
+                yield handle
+        except OSError as error:
+            raise JournalError(f"cannot use {path}: {error.strerror}") from None
 
     def _take(self, handle: int) -> None:
         """Read the lines behind those that are known."""
+        if os.lseek(handle, 0, os.SEEK_END) < self._read_bytes:
+            raise JournalError(f"{self.path}: shorter than it was: another program has emptied or cut it")
         os.lseek(handle, self._read_bytes, os.SEEK_SET)
         with os.fdopen(os.dup(handle), "rb") as stream:
             data = stream.read()
@@ -138,8 +150,18 @@ class Journal:
                 record = Record(**values)
                 if type(record.repeat) is not int or not isinstance(record.candidate, dict):
                     raise ValueError("not a measurement")
+                if record.latency_us is not None and not is_time(record.latency_us):
+                    raise ValueError(f"latency_us {record.latency_us!r} is no time")
                 self._records.setdefault(record.key, record)
-        except (ValueError, TypeError, KeyError) as error:
+        except RecursionError:
+            raise JournalError(f"{self.path}, line {self._lines}: nested too deep; the file is left as it is") from None
+        except KeyError as error:
+            raise JournalError(f"{self.path}, line {self._lines}: no {error}; the file is left as it is") from None
+        except TypeError:
+            raise JournalError(
+                f"{self.path}, line {self._lines}: neither a task nor a measurement; the file is left as it is"
+            ) from None
+        except ValueError as error:
             raise JournalError(f"{self.path}, line {self._lines}: {error}; the file is left as it is") from None
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from closedform.hw.errors import BadInput, ClosedformError, NoDevice
+from closedform.interop.tool import is_time
 
 from .candidate import Candidate
 from .evaluator import Evaluator
-from .journal import Journal, Record, task_digest
+from .journal import Journal, JournalError, Record, task_digest
 from .space import Space
 
 __all__ = ["Budget", "Meter", "OutOfBudget"]
@@ -21,7 +21,7 @@ DISAGREEMENT = 1.5
 
 
 class OutOfBudget(Exception):
-    """The budget is spent: `reason` is "budget" or "time"."""
+    """The search cannot go on: `reason` is "budget" or "time" where it is spent, "journal" where nothing is kept."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,7 +46,7 @@ class Budget:
 class Meter:
     """Measures candidates of a space. `used` counts every measurement once, `evaluated` those that were new.
 
-    `seen` is called after each, with the record and whether it was new.
+    `seen` is called after each, with the record and whether it was new. `broken` is why the journal fails, if it does.
     """
 
     space: Space
@@ -57,8 +57,10 @@ class Meter:
     used: set[tuple[str, str, int]] = field(default_factory=set)
     evaluated: int = 0
     failed: int = 0
+    notes: tuple[str, ...] = ()
     begin: float = field(default_factory=time.monotonic)
     task: str = ""
+    broken: JournalError | None = None
 
     def __post_init__(self) -> None:
         self.task = task_digest(self.identity)
@@ -77,21 +79,29 @@ class Meter:
         limit = self.budget.evaluations
         if key not in self.used and limit is not None and len(self.used) >= limit:
             raise OutOfBudget("budget")
-        found = self.journal.find(self.task, candidate, repeat)
-        if found is None:
-            self.journal.refresh()
-            found = self.journal.find(self.task, candidate, repeat)
-        new = found is None
-        if found is None:
-            if self.budget.seconds is not None and time.monotonic() - self.begin > self.budget.seconds:
-                raise OutOfBudget("time")
-            found = self.journal.add(self._measured(candidate, repeat), self.identity)
-            self.evaluated += 1
+        try:
+            found, new = self._recorded(candidate, repeat)
+        except JournalError as error:
+            self.broken = error
+            raise OutOfBudget("journal") from error
+        self.evaluated += new
         if key not in self.used:
             self.used.add(key)
             self.failed += found.latency_us is None
             self.seen(found, new)
         return found.latency_us
+
+    def _recorded(self, candidate: Candidate, repeat: int) -> tuple[Record, bool]:
+        """The journal's measurement, or a new one that is written there, and whether it is new."""
+        found = self.journal.find(self.task, candidate, repeat)
+        if found is None:
+            self.journal.refresh()
+            found = self.journal.find(self.task, candidate, repeat)
+        if found is not None:
+            return found, False
+        if self.budget.seconds is not None and time.monotonic() - self.begin > self.budget.seconds:
+            raise OutOfBudget("time")
+        return self.journal.add(self._measured(candidate, repeat), self.identity), True
 
     def confirmed(self, candidate: Candidate) -> tuple[float | None, float | None]:
         """Two independent measurements of the candidate; the same one twice where it would repeat itself.
@@ -119,6 +129,6 @@ class Meter:
         except (ClosedformError, TimeoutError, RuntimeError, OSError) as error:  # torch's are RuntimeErrors
             text = " ".join(str(error).split())
             return Record(self.task, candidate, repeat, None, f"{type(error).__name__}: {text}"[:400])
-        if not isinstance(us, (int, float)) or not math.isfinite(us) or us <= 0:
+        if not is_time(us):
             return Record(self.task, candidate, repeat, None, f"{us!r} is no time")
         return Record(self.task, candidate, repeat, float(us))

@@ -58,5 +58,6 @@ def trajectory_text(found: Trajectory, grid: Trajectory | None = None) -> str:
         lines.append(
             f"grid      {_us(grid.best_us)} us, one shot of {grid.measurements} measurements among "
             f"{grid.rounds[0].enumerated} combinations"
+            + (": no more of those looked at can exist" if grid.stopped == "done" else "")
         )
     return "\n".join(lines)

@@ -17,14 +17,18 @@ from closedform.operators.gemm import Gemm
 from .descent import Plan, descend
 from .evaluator import Evaluator
 from .grid import one_shot
-from .journal import Journal, Record
+from .journal import Journal, JournalError, Record
 from .measuring import Budget, Meter
 from .space import Space
 from .trajectory import RoundResult, Trajectory
 
-__all__ = ["EVALUATORS", "NothingMeasured", "Source", "Tuning", "meter_of", "run_tuning"]
+__all__ = ["BLOCKS", "EVALUATORS", "NothingMeasured", "Source", "Tuning", "meter_of", "run_tuning"]
 
 EVALUATORS = ("device", "model", "profile", "table", "tensilelite")
+
+
+#: Workgroups that the evaluator profile runs.
+BLOCKS = 2
 
 
 class NothingMeasured(ClosedformError):
@@ -41,17 +45,20 @@ class Source:
     evaluator: str
     table: Path | None = None
     client: str = ""
-    blocks: int = 2
+    blocks: int = BLOCKS
     start: str = ""
     causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The descent and, where asked for, the grid of the same budget."""
+    """The descent and, where asked for, the grid of the same budget; why the journal could not be kept, if it could
+    not, and what is to be said of the evaluator's data."""
 
     descent: Trajectory
     grid: Trajectory | None = None
+    error: JournalError | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {**self.descent.to_json(), "grid": None if self.grid is None else self.grid.to_json()}
@@ -67,32 +74,60 @@ def meter_of(op: Any, hw: HardwareDescriptor, source: Source, **meter: Any) -> M
     known = {"table": (Gemm, Attention), "tensilelite": (Gemm,)}.get(source.evaluator)
     if known is not None and not isinstance(op, known):
         raise BadInput(f"the evaluator {source.evaluator} does not time {op.name}")
+    options = (("table", source.table), ("tensilelite", source.client), ("profile", source.blocks != BLOCKS))
+    names = {"table": "--table", "tensilelite": "--client", "profile": "--blocks"}
+    if foreign := [name for name, value in options if value and name != source.evaluator]:
+        raise BadInput(f"{names[foreign[0]]} is of the evaluator {foreign[0]}, not of {source.evaluator}")
     if source.evaluator == "table":
-        space, evaluator = _table(op, hw, source)
-    elif source.evaluator == "tensilelite":
+        space, evaluator, notes = _table(op, hw, source)
+        return Meter(space, evaluator, notes=notes, **meter)
+    if source.evaluator == "tensilelite":
         space, evaluator = _tensilelite(op, hw, source)
     else:
         space, evaluator = _own(op, hw, source)
     return Meter(space, evaluator, **meter)
 
 
-def _table(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
+#: What lattices and tables tell products and attentions apart by.
+_EXTENTS = {
+    "gemm": ("M", "N", "K", "dtype", "batch", "layout", "out_dtype"),
+    "attention": ("L_q", "L_kv", "d", "batch", "heads", "dtype"),
+}
+
+
+def _require_plain(op: Gemm | Attention, what: str) -> None:
+    """Raises BadInput for parts of a product that `what` would not see."""
+    plain = type(op)(**{name: getattr(op, name) for name in _EXTENTS[op.name]})
+    names = (field.name for field in dataclasses.fields(op))
+    if given := [name for name in names if getattr(op, name) != getattr(plain, name)]:
+        raise BadInput(f"{what} knows nothing of {', '.join(given)}: leave it out")
+
+
+def _require_start(source: Source, what: str) -> None:
+    """Raises BadInput for a start that a search of `what` cannot have."""
+    if source.start not in ("", "select"):
+        raise BadInput(f"--start {source.start}: a search of {what} starts from select")
+
+
+def _table(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator, tuple[str, ...]]:
     from .table import TableEvaluator, read_landscapes
 
     if source.table is None:
         raise BadInput("the evaluator table needs --table FILE")
-    if source.start not in ("", "select"):
-        raise BadInput(f"--start {source.start}: a table's search starts from select")
+    _require_start(source, "a table")
+    _require_plain(op, "a table")
     for landscape in read_landscapes(source.table, hw):
-        # Of a product the table's type of D is taken, and leading dimensions are tight.
-        own = op if isinstance(op, Attention) else dataclasses.replace(landscape.op, **_shape(op))
+        if type(landscape.op) is not type(op):
+            raise BadInput(f"{source.table} is a table of {landscape.op.name}, not of {op.name}")
+        # Of a product the table's type of D is taken where none is asked for.
+        own = op
+        if isinstance(op, Gemm) and isinstance(landscape.op, Gemm) and not op.out_dtype:
+            own = dataclasses.replace(op, out_dtype=landscape.op.out_dtype)
         if landscape.op == own and landscape.causal == source.causal:
-            return _lattice(landscape.op, hw, source.causal), TableEvaluator(landscape)
+            repeated = f"{source.table} has {landscape.repeated} configurations twice: the last row of each counts"
+            notes = (repeated,) if landscape.repeated else ()
+            return _lattice(landscape.op, hw, source.causal), TableEvaluator(landscape), notes
     raise BadInput(f"{source.table} has not {_described(op, source.causal)}")
-
-
-def _shape(op: Gemm) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in ("M", "N", "K", "batch", "dtype", "layout")}
 
 
 def _described(op: Gemm | Attention, causal: bool) -> str:
@@ -119,7 +154,13 @@ def _tensilelite(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Spac
     kernel = start_kernel(source.start or "derive", op, hw)
     overrides = {} if kernel is None else overrides_of(kernel, hw)
     offer, _ = accepted(TOOL, derived_offer(op, hw, **overrides))
-    return TensileliteSpace(offer), TensileliteEvaluator(offer, tuple(shlex.split(source.client)))
+    if lost := TOOL.unsaid(offer):
+        raise BadInput("; ".join(lost))
+    try:
+        client = tuple(shlex.split(source.client))
+    except ValueError as error:
+        raise BadInput(f"--client {source.client}: {error}") from None
+    return TensileliteSpace(offer), TensileliteEvaluator(offer, client)
 
 
 def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
@@ -130,6 +171,8 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
 
     space: Space
     if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != _WAVE:
+        _require_start(source, f"the model's lattice of {hw.name}")
+        _require_plain(op, f"the model's lattice of {hw.name}")
         space = _lattice(op, hw, source.causal)
         return space, ModelEvaluator(space)
     if source.causal:
@@ -177,9 +220,16 @@ def run_tuning(
     book, limit = Journal(journal), budget or Budget()
     meter = meter_of(op, hw, source, journal=book, budget=limit, seen=seen)
     descent = descend(meter, plan, told)
+    if descent.best_us is None and meter.broken is not None:
+        raise meter.broken
+    if descent.stopped == "time" and not descent.measurements:
+        raise BadInput(f"a budget of {limit.seconds} s: over before the first measurement")
     if descent.best_us is None and descent.stopped != "interrupted":
         first = next((r.failure for r in book.of_task(meter.task) if r.failure), "nothing was measured")
         raise NothingMeasured(f"no candidate gave a time; the first: {first}")
-    if not grid or descent.stopped == "interrupted":
-        return Tuning(descent)
-    return Tuning(descent, one_shot(Meter(meter.space, meter.evaluator, book, limit, seen)))
+    if not grid or descent.stopped in ("interrupted", "journal"):
+        return Tuning(descent, None, meter.broken, meter.notes)
+    # As many measurements as the descent took, where it had no limit.
+    same = limit if limit.evaluations else dataclasses.replace(limit, evaluations=max(2, descent.measurements))
+    other = Meter(meter.space, meter.evaluator, book, same, seen)
+    return Tuning(descent, one_shot(other), other.broken, meter.notes)

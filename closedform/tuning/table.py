@@ -6,12 +6,15 @@ import csv
 import gzip
 import hashlib
 import io
+import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
+from closedform.interop.tool import is_time
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
 from closedform.predict.attention_answer import ATTENTION_CONFIG
@@ -38,6 +41,7 @@ class Landscape:
     times_us: Mapping[str, float]
     digest: str
     causal: bool = False
+    repeated: int = 0
 
     @property
     def best_us(self) -> float:
@@ -74,8 +78,8 @@ def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
     digest = hashlib.sha256(data).hexdigest()[:16]
     try:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (UnicodeDecodeError, OSError) as error:
-        raise BadInput(f"{path}: not a table in UTF-8: {error}") from None
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error):
+        raise BadInput(f"{path}: not a whole table in UTF-8") from None
     rows = csv.DictReader(io.StringIO(text))
     attention = set(_ATTENTION) <= set(rows.fieldnames or ())
     names, problem, config = (
@@ -85,26 +89,42 @@ def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
     wanted = (*problem, "us", *(name for name in config if name not in _DEFAULTS))
     if missing := [name for name in wanted if name not in rows.fieldnames]:
         raise BadInput(f"{path}: no column {', '.join(missing)}")
-    times: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in rows:
-        try:
-            values = {name: int(row.get(name) or _DEFAULTS[name]) for name in config}
-            us = float(row["us"])
-        except (KeyError, ValueError, TypeError) as error:
-            raise BadInput(f"{path}, line {rows.line_num}: {error}") from None
-        times.setdefault(tuple(row[name] for name in problem), {})[canonical(values)] = us
     make = _attention if attention else _product
-    return [make(key, found, digest, hw) for key, found in times.items()]
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+    counts: Counter[tuple[str, ...]] = Counter()
+    ops: dict[tuple[str, ...], tuple[Gemm | Attention, bool]] = {}
+    try:
+        for row in rows:
+            key = tuple(row[name] or "" for name in problem)
+            if key not in ops:
+                ops[key] = make(key, hw)
+            us = float(row["us"])
+            if not is_time(us):
+                raise BadInput(f"us {us} is no time")
+            values = {name: int(row.get(name) or _DEFAULTS[name]) for name in config}
+            times.setdefault(key, {})[canonical(values)] = us
+            counts[key] += 1
+    except BadInput as error:
+        raise BadInput(f"{path}, line {rows.line_num}: {error}") from None
+    except ValueError:
+        raise BadInput(f"{path}, line {rows.line_num}: a cell that should be a number is none") from None
+    except (KeyError, TypeError):
+        raise BadInput(f"{path}, line {rows.line_num}: fewer cells than the table has columns") from None
+    except csv.Error as error:
+        raise BadInput(f"{path}, behind line {rows.line_num}: {error}") from None
+    return [
+        Landscape(ops[key][0], found, digest, ops[key][1], counts[key] - len(found)) for key, found in times.items()
+    ]
 
 
-def _product(key: tuple[str, ...], times_us: dict[str, float], digest: str, hw: HardwareDescriptor) -> Landscape:
+def _product(key: tuple[str, ...], hw: HardwareDescriptor) -> tuple[Gemm, bool]:
     M, N, K, kind, layout = key
     # The table says bf16 or fp8 in, and its kernels write bf16.
     op = Gemm(int(M), int(N), int(K), dtype=hw.resolve_dtype(kind).name, layout=layout, out_dtype="bf16")
-    return Landscape(op, times_us, digest)
+    return op, False
 
 
-def _attention(key: tuple[str, ...], times_us: dict[str, float], digest: str, hw: HardwareDescriptor) -> Landscape:
+def _attention(key: tuple[str, ...], hw: HardwareDescriptor) -> tuple[Attention, bool]:
     B, H, L, d, causal = (int(word) for word in key)
     op = Attention(L_q=L, L_kv=L, d=d, batch=B, heads=H, dtype="bf16")
-    return Landscape(op, times_us, digest, causal > 0)
+    return op, causal > 0

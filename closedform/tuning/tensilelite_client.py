@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from closedform.hw.errors import MissingDependency
 from closedform.interop.tensilelite import benchmark, dump_yaml
-from closedform.interop.tool import Offer
+from closedform.interop.tool import Offer, is_time
 
 from .candidate import Candidate
 from .evaluator import EvaluationFailed
@@ -59,7 +60,7 @@ class TensileliteEvaluator:
     def _run(self, folder: Path) -> None:
         command = [*self.client, str(folder / "config.yaml"), str(folder / "out")]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout_s, check=False)
+            done = subprocess.run(command, capture_output=True, errors="replace", timeout=self.timeout_s, check=False)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"the client took more than {self.timeout_s:.0f} s") from None
         if done.returncode:
@@ -71,14 +72,11 @@ def _winner_us(folder: Path) -> float:
     """The least time of the result files; EvaluationFailed where the tool rejected the candidate and wrote none."""
     times = []
     for path in sorted(folder.rglob("*.csv")):
-        with path.open(newline="") as stream:
+        with path.open(newline="", encoding="utf-8", errors="replace") as stream, contextlib.suppress(csv.Error):
             for row in csv.DictReader(stream, skipinitialspace=True):
-                text = (row.get(TIME_COLUMN) or "").strip()
-                try:
-                    times.append(float(text))
-                except ValueError:
-                    continue
-    positive = [us for us in times if us > 0]
+                with contextlib.suppress(ValueError):
+                    times.append(float((row.get(TIME_COLUMN) or "").strip()))
+    positive = [us for us in times if is_time(us)]
     if not positive:
         raise EvaluationFailed(f"no {TIME_COLUMN} among the client's results: the solution was rejected")
     return min(positive)

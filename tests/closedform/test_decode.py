@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from closedform.hw.errors import BadInput
 from closedform.interop.aiter import HEADER
 from closedform.interop.exporting import export_gemm
 from closedform.interop.tensilelite_rules import RULES, Solution
-from closedform.interop.tools import TOOLS
+from closedform.interop.tools import TOOLS, tool_named
 from closedform.operators.gemm import Gemm
 from closedform.schemas import schema
 
@@ -311,7 +312,11 @@ def test_types_and_the_target_of_yaml(tmp_path: Path) -> None:
     "text",
     [
         "[" * 100_000,
+        f"x = ROCmGemmConfig({'-' * 50_000}1)",
         '{"configs_timings": []}',
+        '{"kernels": [{"tile_m": 16}]}',
+        '{"problem": 1, "configs": [2]}',
+        '{"problem": 1, "tile_config": 2}',
         '{"configs_timings": [[{"kwargs": {"BLOCK_M": 1e999, "BLOCK_N": 64, "BLOCK_K": 32}}, 1]]}',
         f'{{"a": {"9" * 5000}}}',
         '{"version": 1, "identity": {"device": {"arch": 942}}, "config": {"block_m": 16}}',
@@ -325,6 +330,17 @@ def test_odd_files_are_refused_without_innards(run: Run, tmp_path: Path, text: s
     result = run("decode", path, "--hw", "mi300x")
     assert result.exit_code == 2, result.output
     assert not re.search("Error|Traceback|NoneType", result.stderr)
+
+
+@pytest.mark.parametrize(("to", "form"), [("inductor", None), ("aiter", "json"), ("tilelang", None), ("ck", None)])
+def test_lds_of_a_file_is_counted_as_its_tool_does(tmp_path: Path, to: str, form: str | None) -> None:
+    made = export_gemm(Gemm(4096, 4096, 4096, dtype="bf16", layout="NT"), gpu("mi355x"), to, form=form, count=1)
+    own = dataclasses.replace(made.offers[0].kernel, stages=3)
+    text = tool_named(to, form).write((dataclasses.replace(made.offers[0], kernel=own),))
+    path = tmp_path / made.file
+    path.write_text(text)
+    needs = explained(decoded(str(path), gpu("mi355x"))[0], gpu("mi355x"), (64, 64, 64, 1), "bf16").needs
+    assert needs.lds_bytes == 2 * (own.tile_m + own.tile_n) * own.tile_k * 2
 
 
 def test_infinite_times_dates_and_numbered_names_are_json(run_json: RunJson, tmp_path: Path) -> None:

@@ -208,6 +208,27 @@ def test_an_override_takes_the_index_of_our_tile() -> None:
     assert (kernel.tile_m, kernel.tile_n, kernel.tile_k) == (tile.tile_m, tile.tile_n, tile.tile_k)
 
 
+@pytest.mark.parametrize(
+    ("fixed", "what"), [({"wave_m": 4, "wave_n": 1}, "has our tile"), ({"pad": 0}, "do not say pad")]
+)
+def test_a_solution_has_what_is_fixed(fixed: dict[str, int], what: str) -> None:
+    op = Gemm(4096, 4096, 4096, dtype="bf16", layout="NT", bias="row")
+    offer = derived_offer(op, catalogue.get("mi300x"), tile_m=128, tile_n=128, tile_k=64)
+    assert hipblaslt.matched(offer, LISTING).index == 71
+    with pytest.raises(Refused, match=what):
+        hipblaslt.matched(
+            dataclasses.replace(offer, fixed=fixed, kernel=dataclasses.replace(offer.kernel, wave_m=4)), LISTING
+        )
+
+
+def test_stream_k_beyond_the_compute_units_is_said() -> None:
+    tool = tool_named("tensilelite")
+    offer = derived_offer(Gemm(4096, 4096, 4096, dtype="bf16"), catalogue.get("mi300x"))
+    many = dataclasses.replace(offer, kernel=dataclasses.replace(offer.kernel, stream_k=608))
+    assert "608 workgroups" in tool.unsaid(many)[0]
+    assert not tool.unsaid(offer)
+
+
 def test_a_name_may_come_before_its_index() -> None:
     pairs = [(one.index, one.name) for one in hipblaslt.listed(LISTING)]
     assert len(pairs) == 3
@@ -410,6 +431,11 @@ def test_odd_shapes_come_back_too(to: str, shape: tuple[int, int, int]) -> None:
         (("--to", "ck", "--round", "split"), "file of tensilelite"),
         (("--to", "tensilelite", "--round", "splitt"), "did you mean split"),
         (("--to", "json", "--count", 2, "--tile-m", 64), "takes no overrides"),
+        (("--to", "hipblaslt", "--count", 2, "--tile-m", 64), "takes no overrides"),
+        (("--to", "hipblaslt", "--form", "py"), "no form"),
+        (("--to", "triton", "--artifact", "x"), "--artifact is of flydsl"),
+        (("--to", "triton", "--device-name", "x"), "--device-name is of flydsl"),
+        (("--to", "flydsl", "--git-version", "x"), "--git-version is of hipblaslt"),
     ],
 )
 def test_bad_input(run: Run, arguments: tuple[object, ...], what: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from click.testing import Result
 from jsonschema import Draft202012Validator
 
 from closedform.schemas import schema
+from closedform.tuning.journal import Journal, Record
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -63,11 +64,85 @@ def test_the_table_of_rounds(run: Run) -> None:
         (("--pool-maturity", 2), 2),
         (("--evaluator", "nothing"), 2),
         (("--plot", "x.nothing"), 2),
+        (("--plot", "no/such/folder/x.svg"), 2),
+        (("--client", "x"), 2),
+        (("--blocks", 3), 2),
+        (("--table", LANDSCAPE), 2),
     ],
 )
 def test_bad_input_of_the_command(run: Run, arguments: tuple[object, ...], status: int) -> None:
     base = ("tune", "attention", "--L", 128, "--d", 64, "--dtype", "f16", "--hw", "mi300x", "--evaluator", "model")
     assert run(*base, *arguments).exit_code == status
+
+
+OWN = (
+    "tune",
+    "gemm",
+    "--M",
+    4096,
+    "--N",
+    4096,
+    "--K",
+    4096,
+    "--dtype",
+    "bf16",
+    "--hw",
+    "mi300x",
+    "--evaluator",
+    "model",
+)
+
+
+def test_no_plot_is_found_out_before_the_search(run: Run, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    assert run(*OWN, "--plot", tmp_path / "plot.nothing", "--journal", journal).exit_code == 2
+    assert not journal.exists()
+
+
+def test_the_grid_has_the_budget_of_the_rounds(run_json: RunJson) -> None:
+    answer = run_json(*OWN, "--grid", "--budget", 30)
+    assert answer["measurements"] == answer["grid"]["measurements"] == 30
+
+
+def test_no_time_at_all_is_bad_input(run: Run) -> None:
+    result = run(*OWN, "--seconds", 1e-9)
+    assert result.exit_code == 2
+    assert "before the first measurement" in result.stderr
+
+
+def test_a_lost_journal_loses_no_result(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, add = tmp_path / "journal.jsonl", Journal.add
+
+    def losing(self: Journal, record: Record, identity: Mapping[str, object]) -> Record:
+        if len(self) == 9:
+            journal.unlink()
+        return add(self, record, identity)
+
+    monkeypatch.setattr(Journal, "add", losing)
+    result = run(*OWN, "--journal", journal, "--grid")
+    assert result.exit_code == 2
+    assert "stopped   journal: 9 measurements" in result.stdout
+    assert "cannot use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "option", [("--start", "derive"), ("--bias", "row"), ("--lda", 4096), ("--activation", "relu")]
+)
+@pytest.mark.parametrize("base", ["table", "model"])
+def test_what_a_lattice_does_not_know_is_refused(run: Run, base: str, option: tuple[object, ...]) -> None:
+    table = (*TABLE, "--table", LANDSCAPE)
+    result = run(*(table if base == "table" else (*TABLE[:-1], "model")), *option)
+    assert result.exit_code == 2
+    assert "starts from select" in result.stderr or "knows nothing of" in result.stderr
+
+
+def test_rows_that_are_there_twice_are_said(run: Run, tmp_path: Path) -> None:
+    text = LANDSCAPE.read_text()
+    path = tmp_path / "twice.csv"
+    path.write_text(text + "".join(text.splitlines(keepends=True)[1:]))
+    result = run(*TABLE, "--table", path)
+    assert result.exit_code == 0
+    assert "configurations twice" in result.stderr
 
 
 def test_a_foreign_journal_is_bad_input(run: Run, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,30 @@ def test_the_landscape_is_searched_well_within_40_measurements(table: Path) -> N
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("M,N\n1,2\n", "no column"), ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf16,NN,x,16,16,32\n", "line 2")],
+    [
+        ("M,N\n1,2\n", "no column"),
+        ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf16,NN,x,16,16,32\n", "line 2: a cell"),
+        ("M,N,K,dtype,layout,us,BM,BN,BK\nabc,2,3,bf16,NN,1,16,16,32\n", "line 2: a cell"),
+        ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf16,NN,inf,16,16,32\n", "line 2: us inf is no time"),
+        ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf61,NN,1,16,16,32\n", "line 2: unknown dtype"),
+        ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2\n", "line 2"),
+        (f"M,N,K,dtype,layout,us,BM,BN,BK\n{'1' * 200_000},2\n", "field larger"),
+    ],
 )
 def test_a_table_that_is_none(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=what):
+        read_landscapes(path, catalogue.get("h200"))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[:-20], lambda data: data[:30] + b"xx" + data[32:], lambda data: b""]
+)
+def test_a_packed_table_that_is_cut_off_or_spoilt(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(spoil(gzip.compress(LANDSCAPE.read_bytes())))
+    with pytest.raises(BadInput, match=r"not a whole table|no column"):
         read_landscapes(path, catalogue.get("h200"))
 
 
@@ -118,6 +138,17 @@ def test_the_models_best_is_a_start() -> None:
         (PRODUCT, Source("moddel"), BadInput, "did you mean model"),
         (PRODUCT, Source("table"), BadInput, "needs --table"),
         (PRODUCT, Source("table", LANDSCAPE), BadInput, "has not the product"),
+        (PRODUCT, Source("table", ATTENTION_LANDSCAPE), BadInput, "a table of attention, not of gemm"),
+        (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "a table of gemm, not of attention"),
+        (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "No closing quotation"),
+        (dataclasses.replace(PRODUCT, bias="row"), Source("tensilelite", client="x"), BadInput, "bias of the product"),
+        (
+            Attention(128, 128, 64, dtype="bf16", variant="lds"),
+            Source("table", ATTENTION_LANDSCAPE),
+            BadInput,
+            "nothing of",
+        ),
+        (PRODUCT, Source("model", client="x"), BadInput, "--client is of the evaluator tensilelite"),
         (PRODUCT, Source("table", LANDSCAPE, start="derive"), BadInput, "starts from select"),
         (OPERATORS[3], Source("table", LANDSCAPE), BadInput, "does not time conv2d"),
         (OPERATORS[2], Source("table", ATTENTION_LANDSCAPE), BadInput, "has not the attention"),
@@ -214,6 +245,13 @@ def test_the_client_of_tensilelite_is_driven(tmp_path: Path) -> None:
     assert found.best_us is not None
     assert found.start_us is not None
     assert found.best_us <= found.start_us
+
+
+def test_output_of_a_client_in_another_encoding(tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text("import sys\nsys.stderr.buffer.write(b'\\xff\\xfe')\nsys.exit(3)\n")
+    meter = meter_of(Gemm(64, 64, 64, dtype="bf16"), MI300X, Source("tensilelite", client=f"{sys.executable} {script}"))
+    assert meter.once(meter.space.start()) is None
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -121,6 +123,15 @@ FOREIGN = [
     ('{"journal":"closedform tune","version":1}\n{"task":"a"}\n', "line 2"),
     ('{"journal":"closedform tune","version":1}\n[]\n', "line 2"),
     ('{"journal":"closedform tune","version":2}\n', "first line"),
+    *(
+        (
+            '{"journal":"closedform tune","version":1}\n'
+            f'{{"task":"a","candidate":{{}},"repeat":0,"latency_us":{us},"failure":null}}\n',
+            "is no time",
+        )
+        for us in ("-1", "0", "NaN", "Infinity", "true", '"5"')
+    ),
+    ('{"journal":"closedform tune","version":1}\n' + "[" * 100_000 + "\n", "nested too deep"),
 ]
 
 
@@ -132,6 +143,35 @@ def test_a_foreign_journal_is_left_alone(tmp_path: Path, text: str, what: str) -
         Journal(path)
     assert path.read_text() == text
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("harm", ["deleted", "emptied", "full"])
+def test_a_journal_that_fails_ends_the_search_with_what_it_has(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    bowl = Bowl()
+    measure = bowl.measure
+
+    def full(handle: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def harmed(candidate: Candidate) -> float:
+        if len(bowl.calls) == 9:
+            if harm == "deleted":
+                path.unlink()
+            elif harm == "emptied":
+                path.write_text("")
+            else:
+                monkeypatch.setattr(os, "write", full)
+        return measure(candidate)
+
+    monkeypatch.setattr(bowl, "measure", harmed)
+    found = searched(bowl, journal=Journal(path))
+    assert (found.stopped, found.measurements) == ("journal", 9)
+    assert found.best_us is not None
+    if harm != "full":
+        assert not path.exists() or path.read_text() == ""
 
 
 def test_another_task_is_another_measurement(tmp_path: Path) -> None:
