@@ -21,9 +21,10 @@ pytestmark = [
     pytest.mark.skipif(missing_dependency() is not None, reason="needs flydsl and torch"),
 ]
 
-#: A promise this far above the binary is the most that still explains something: 1.17 on average, and 1.27 where
-#: elements of less than a register are loaded one by one, whose places the compiler keeps or finds again.
-SLACK, NARROW_SLACK = 1.5, 1.9
+#: A promise this far above the binary is the most that still explains something: 1.17 on average. It is looser where
+#: elements of less than a register are loaded one by one, whose places the compiler keeps or finds again (1.27), and on
+#: a split file, where accumulators take no part.
+SLACK, LOOSE_SLACK = 1.5, 2.0
 #: Binaries of so few registers leave a SIMD seven waves and more, so that nothing depends on the promise.
 ALL_WAVES = 72
 SHAPES: dict[str, dict[str, Any]] = {
@@ -61,7 +62,8 @@ def keeps(hw: str, dtype: str, name: str, layout: str, packed: bool) -> None:
     promised = derivation.require()[1]
     assert (binary.vgpr_spills, binary.sgpr_spills, binary.scratch_bytes) == (0, 0, 0)
     assert binary.vgpr_total <= promised.registers <= promised.register_budget
-    slack = NARROW_SLACK if Conv2dShape(derivation.op, derivation.tiles, derivation.hw).loads_x.narrow else SLACK
+    narrow = Conv2dShape(derivation.op, derivation.tiles, derivation.hw).loads_x.narrow
+    slack = LOOSE_SLACK if narrow or not derivation.hw.vgpr_unified else SLACK
     assert promised.registers <= max(slack * binary.vgpr_total, ALL_WAVES)
     assert binary.lds_bytes == promised.lds_bytes <= promised.lds_limit_bytes
 
