@@ -10,7 +10,7 @@ from .errors import BadInput
 from .fragments import FragmentMap, fragment_map
 from .tables import read_facts
 
-__all__ = ["F8F6F4_FORMATS", "MFMAAtom", "instructions"]
+__all__ = ["F8F6F4_FORMATS", "MFMA_LANES", "MFMAAtom", "instructions"]
 
 #: Lanes that take part in one MFMA, and SIMDs of a CU that can each run one; the same on every CDNA target.
 MFMA_LANES = 64

@@ -90,8 +90,7 @@ class Conv2dEmit(Visitor):
         unified = (
             "" if hw.vgpr_unified else f" ({self.resources.arch_registers} arch, {self.resources.acc_registers} acc)"
         )
-        formula = "W * X" + (" + bias" if op.bias else "")
-        formula = formula if op.activation == "none" else f"{op.activation}({formula})"
+        formula = host_text.formula_of(op)
         facts = [
             ("shape", f"X {op.N} x {op.IC} x {op.IH} x {op.IW}, Y {op.N} x {op.OC} x {op.OH} x {op.OW} (run-time)"),
             (

@@ -9,7 +9,7 @@ from closedform.operators.conv2d import Conv2d
 from .conv2d_shape import Conv2dShape
 from .emit_text import fill, join, piece
 
-__all__ = ["Side", "host", "host_of"]
+__all__ = ["Side", "formula_of", "host", "host_of"]
 
 _RUN = '''
 def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=None):
@@ -285,6 +285,12 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
     return host_of(op, side)
 
 
+def formula_of(op: Conv2d) -> str:
+    """What Y is, as text."""
+    formula = "W * X" + (" + bias" if op.bias else "")
+    return formula if op.activation == "none" else f"{op.activation}({formula})"
+
+
 def _shapes(op: Conv2d) -> dict[str, str]:
     """Names of the axes of tensors as stored."""
     if op.layout == "NHWC":
@@ -302,14 +308,13 @@ def host_of(op: Conv2d, side: Side) -> str:
     if op.activation != "none":
         limit = "" if op.activation == "relu" else ".masked_fill(y == -math.inf, 0.0)  # the limit, not inf / inf"
         finish.append(f"y = torch.nn.functional.{functional[op.activation]}{limit}")
-    formula = "W * X" + (" + bias" if op.bias else "")
     filters = [side.filter] if side.filter else []
     if op.bias:
         filters.append("bias = bias.float().contiguous()")
     values = {
         **_shapes(op),
         "parameters": "bias, " if op.bias else "",
-        "formula": formula if op.activation == "none" else f"{op.activation}({formula})",
+        "formula": formula_of(op),
         "w": "w.data" if packed else "w",
         "packs": " from pack_w()" if packed else "",
         "given": "[inputs[0], pack_w(inputs[1]), *inputs[2:]]" if packed else "inputs",

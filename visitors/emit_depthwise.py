@@ -18,7 +18,7 @@ from closedform.operators.depthwise import (
 from . import emit_depthwise_kernel as kernel_text
 from . import emit_gemm_epilogue as epilogue_text
 from .derivation import Derivation
-from .emit_conv2d_host import Side, host_of
+from .emit_conv2d_host import Side, formula_of, host_of
 from .emit_gemm import FLYDSL_TYPES, TOLERANCES, TORCH_TYPES
 from .emit_softmax import IMPORTS
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
@@ -115,8 +115,7 @@ class DepthwiseEmit(Visitor):
 
     def _header(self) -> str:
         op, tiles, hw, promised = self.op, self.tiles, self.hw, self.resources
-        formula = "W * X" + (" + bias" if op.bias else "")
-        formula = formula if op.activation == "none" else f"{op.activation}({formula})"
+        formula = formula_of(op)
         facts = [
             ("shape", f"X {op.N} x {op.IC} x {op.IH} x {op.IW}, Y {op.N} x {op.OC} x {op.OH} x {op.OW} (run-time)"),
             (

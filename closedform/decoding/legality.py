@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from closedform.hw.atoms import MFMA_LANES
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, InfeasibleError
 from closedform.interop import aiter, ck, flydsl, inductor, tilelang, triton
@@ -12,7 +13,6 @@ from closedform.interop.tool import images_bytes
 from closedform.predict.legality import check_capacities
 
 from .decoded import Decoded
-from .matrix_instruction import LANES
 from .tensilelite import family_name, kind_bits
 
 __all__ = ["Needs", "needs_of", "reasons_against"]
@@ -73,8 +73,10 @@ def reasons_against(found: Decoded, hw: HardwareDescriptor, needs: Needs, kind: 
     `kind` is the type where the source does not say it.
     """
     reasons = []
-    if found.tool in _OF_WIDE_WAVES and hw.wavefront_size != LANES:
-        reasons.append(f"kernels of {found.tool} have waves of {LANES} lanes, those of {hw.name} {hw.wavefront_size}")
+    if found.tool in _OF_WIDE_WAVES and hw.wavefront_size != MFMA_LANES:
+        reasons.append(
+            f"kernels of {found.tool} have waves of {MFMA_LANES} lanes, those of {hw.name} {hw.wavefront_size}"
+        )
     if found.gfx is not None and found.gfx != hw.gfx:
         reasons.append(f"built for {found.gfx}, {hw.name} is {hw.gfx}")
     for stored in dict.fromkeys(found.types):

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from closedform.hw.atoms import MFMAAtom
+from closedform.hw.atoms import MFMA_LANES, MFMAAtom
 
 from .errors import Undecodable
 
-__all__ = ["LANES", "Nine", "Waves", "depth_of", "nine_of", "waves_of"]
-
-LANES = 64
+__all__ = ["Nine", "Waves", "depth_of", "nine_of", "waves_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,14 @@ def waves_of(
     m, n, blocks = instruction
     rows, columns = _whole(macro_tile[0], m, "rows"), _whole(macro_tile[1], n, "columns")
     if work_group is not None:
-        if len(work_group) < 2 or min(work_group) < 1 or work_group[0] * work_group[1] % LANES or work_group[0] % m:
+        if (
+            len(work_group) < 2
+            or min(work_group) < 1
+            or work_group[0] * work_group[1] % MFMA_LANES
+            or work_group[0] % m
+        ):
             raise Undecodable(f"WorkGroup {work_group}: not whole waves of the instruction's {m} rows")
-        waves = work_group[0] * work_group[1] // LANES
+        waves = work_group[0] * work_group[1] // MFMA_LANES
         along_m = min(work_group[0] // m, blocks)
         wave_m = min(work_group[0] // m // along_m, waves)
         wave_n = waves // wave_m
@@ -134,5 +137,5 @@ def depth_of(
         and (atom.dtype_a.family, atom.dtype_b.family) == pair
         and depth_u % atom.k == 0
     }
-    narrow = {k for k in depths if read_width is None or read_width < 1 or m * k * blocks // LANES <= read_width}
+    narrow = {k for k in depths if read_width is None or read_width < 1 or m * k * blocks // MFMA_LANES <= read_width}
     return max(narrow or depths, default=None)

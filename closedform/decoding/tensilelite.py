@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from closedform.hw.atoms import MFMA_LANES
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import ALIASES, DTYPES
 from closedform.interop.kernel import Kernel
@@ -13,7 +14,7 @@ from closedform.interop.rules import broken_rules
 from closedform.interop.tensilelite_rules import READ_VALID, RULES, Solution, invalid_values
 
 from .decoded import Decoded
-from .matrix_instruction import LANES, Waves, depth_of
+from .matrix_instruction import Waves, depth_of
 from .solution_name import SolutionName, solution_of
 
 __all__ = ["decoded_name", "decoded_solution", "family_name", "gfx_of", "kind_bits", "same_target"]
@@ -149,7 +150,7 @@ def _kernel(name: SolutionName, own: Mapping[str, Any], k: int | None, hw: Hardw
 
 def _waves_of_lanes(own: Mapping[str, Any]) -> int | None:
     """Waves of a workgroup whose grid is not known, from its lanes."""
-    group, size = own.get("WorkGroup"), own.get("WavefrontSize") or LANES
+    group, size = own.get("WorkGroup"), own.get("WavefrontSize") or MFMA_LANES
     return math.prod(group) // size if isinstance(group, tuple) and math.prod(group) >= size else None
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any
 
+from closedform.hw.atoms import MFMA_LANES
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput
@@ -35,7 +36,6 @@ HEADER = (
     *("gfx", "cu_num", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "libtype", "solidx"),
     *("splitK", "us", "kernelName", "err_ratio", "tflops", "bw"),
 )
-_LANES = 64
 SPLIT_EXPONENT_MOST = 20
 TILES_M = (16, 32, 48, 64, 80, 96, 128, 256)
 TILES = (64, 128, 256)
@@ -153,14 +153,14 @@ def kernel_of_name(name: str) -> Kernel:
 def _ck_kernel(name: str, match: re.Match[str]) -> Kernel:
     """The kernel of CK's name; waves along a side are its tile over the instructions of a wave along it."""
     m, n = int(match["m"]), int(match["n"])
-    grid: dict[str, Any] = {"waves": int(match["threads"]) // _LANES}
+    grid: dict[str, Any] = {"waves": int(match["threads"]) // MFMA_LANES}
     if match["rm"]:
         along_m, along_n = int(match["xm"]) * int(match["rm"]), int(match["xn"]) * int(match["rn"])
         if (
             not along_m * along_n
             or m % along_m
             or n % along_n
-            or m * n * _LANES != along_m * along_n * int(match["threads"])
+            or m * n * MFMA_LANES != along_m * along_n * int(match["threads"])
         ):
             raise BadInput(f"{name}: {match['threads']} threads with {along_m}x{along_n} a wave are no tile of {m}x{n}")
         grid |= {"wave_m": m // along_m, "wave_n": n // along_n}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from closedform.hw.atoms import MFMA_LANES
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, ClosedformError, near_names
 from closedform.operators.attention import Attention
@@ -170,7 +171,7 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     from .starts import overrides_of, start_kernel
 
     space: Space
-    if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != _WAVE:
+    if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != MFMA_LANES:
         _require_start(source, f"the model's lattice of {hw.name}")
         _require_plain(op, f"the model's lattice of {hw.name}")
         space = _lattice(op, hw, source.causal)
@@ -195,10 +196,6 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     from .device import DeviceEvaluator
 
     return space, DeviceEvaluator(op, hw)
-
-
-#: Lanes of a wave of the GPUs that we emit kernels for.
-_WAVE = 64
 
 
 def run_tuning(
