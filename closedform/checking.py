@@ -45,16 +45,15 @@ def check_derivation(derivation: Derivation, level: str, *, seed: int = 0) -> Ch
     from .operators.attention import Attention
     from .operators.reference import lse_reference, reference
     from .simulation_case import worst_of
-    from .visitors.compute import ComputeVisitor, input_shapes
+    from .visitors.compute import ComputeVisitor, random_inputs
 
     op = derivation.op
-    generator = np.random.default_rng(seed)
-    inputs: dict[str, Any] = {name: generator.standard_normal(shape) for name, shape in input_shapes(op).items()}
+    inputs = random_inputs(op, np.random.default_rng(seed))
     visitor = ComputeVisitor(level)
     out = visitor.run(op.tree(derivation.tiles), **inputs)
     parts = [compare(op, out, reference(op, **inputs))]
     if isinstance(op, Attention) and op.lse:
-        parts.append(compare_lse(op, visitor.lse, lse_reference(op, inputs["Q"], inputs["K"])))
+        parts.append(compare_lse(op, visitor.lse, lse_reference(op, **inputs)))
     accuracy = worst_of(parts)
     return CheckResult(
         op=op.name,

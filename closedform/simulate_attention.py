@@ -20,7 +20,12 @@ __all__ = ["simulate_attention"]
 
 def simulate_attention(derivation: Derivation, compiled: Compiled, how: How) -> Executed:
     """Attention on normal random inputs; with a sample only the rows of sampled workgroups are compared."""
+    from .simulate_attention_options import simulate_options
+    from .visitors.emit_attention_form import Form
+
     tiles, _, verdict = derivation.require()
+    if Form(derivation.op, tiles).has_options:
+        return simulate_options(derivation, compiled, how)
     numbers = sampled(verdict.blocks, how.blocks)
     launch = _Launch(derivation.op, tiles.block_q, verdict.grid, numbers, how.seed)
     program = parse_file(compiled.isa)
@@ -81,7 +86,7 @@ class _Launch:
             with np.errstate(all="ignore"):
                 parts.append(compare(rowwise, self._values(out)[None, None], reference(rowwise, **inputs)))
             if op.lse:
-                exact = lse_reference(rowwise, inputs["Q"], inputs["K"])
+                exact = lse_reference(rowwise, **inputs)
                 parts.append(compare_lse(rowwise, self.lse[batch, head][rows][None, None], exact))
         return worst_of(parts)
 

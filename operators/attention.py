@@ -8,7 +8,7 @@ so is the output, O^T = V^T P^T, so that a lane owns one query.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from numbers import Real
 from typing import ClassVar
@@ -22,6 +22,7 @@ from .level import Level
 from .node import AtomNode, Node, check_extent
 from .policy import Pad
 from .view import View, Window
+from .visibility import Visibility
 
 __all__ = [
     "DTYPES",
@@ -35,12 +36,21 @@ __all__ = [
     "AttentionWave",
     "ScoreAtom",
     "ValueAtom",
+    "chain_layout",
 ]
 
-D_MAX = 256
+D_MAX = 512
 DTYPES = ("f32", "f16", "bf16")
 #: Scales whose product with log2(e) is a normal f32 number; a negative one would turn the largest score into the least.
 SCALE_MIN, SCALE_MAX = 2.0**-120, 2.0**120
+#: Options that exclude each other, and why.
+EXCLUSIVE = {
+    ("key_lengths", "varlen"): "cu_seqlens has the numbers of keys",
+    ("varlen", "page"): "pages have a table instead of rows end to end; their numbers of keys are key_lengths",
+    ("varlen", "bias"): "the bias of entries that lie end to end has no rows of one length",
+}
+#: What the variants of the paper do without.
+OPTIONS = ("causal", "window", "sink", "v_dim", "softcap", "bias", "alibi", "key_lengths", "varlen", "page", "bshd")
 #: How P reaches the second product: in registers, through LDS, or through LDS to scalar multiply-adds.
 VARIANTS = ("chained", "lds", "fma")
 
@@ -56,14 +66,23 @@ BOUNDARY: Mapping[str, Pad] = {
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The operator. Q is [batch, heads, L_q, d], K and V are [batch, key_heads, L_kv, d], O is shaped like Q.
+    """The operator. Q is [batch, heads, L_q, d], K [batch, key_heads, L_kv, d], V [batch, key_heads, L_kv, v_dim].
 
-    kv_heads: heads of K and V, 0 for as many as of Q; head h of Q reads head h // (heads / kv_heads).
-    softmax_scale: factor of the logits, None for 1 / sqrt(d). lse: the natural logarithm of the sum of exponentials of
-    each query's scaled logits is a result, too, f32 [batch, heads, L_q].
+    kv_heads: heads of K and V, 0 for as many as of Q; head h of Q reads head h // (heads / kv_heads). v_dim: columns of
+    V and of O, 0 for d. softmax_scale: factor of the logits, None for 1 / sqrt(d). lse: the natural logarithm of the
+    sum of exponentials of each query's logits is a result, too, f32 [batch, heads, L_q].
 
-    Raises BadInput for an extent below 1, d above 256, an unknown dtype or an unknown variant, heads that are no
-    multiple of kv_heads and a scale that is not positive or no f32 number.
+    causal, window and sink: see Visibility. The logits are scale q k, then cap tanh(. / cap) with `softcap`, then plus
+    bias [batch, heads, L_q, L_kv] (f32, any axis may be broadcast) with `bias`, and minus slope |position - key| with
+    `alibi` (slopes f32 [heads]).
+
+    key_lengths: the batch entries have a number of keys each, at most L_kv. varlen: the entries lie end to end, with
+    as many queries and keys as cu_seqlens says, at most L_q and L_kv. page: K and V lie in pages of so many keys, found
+    by a table; 0 for rows in order. bshd: tensors are [batch, L, heads, d] for the caller.
+
+    Raises BadInput for an extent below 1, d above 512, an unknown dtype or an unknown variant, heads that are no
+    multiple of kv_heads, a scale that is not positive or no f32 number, a sink without a window, options that exclude
+    each other and any of them in the paper's variants.
     """
 
     L_q: int
@@ -76,22 +95,50 @@ class Attention:
     kv_heads: int = 0
     softmax_scale: float | None = None
     lse: bool = False
+    causal: bool = False
+    window: int = 0
+    sink: int = 0
+    v_dim: int = 0
+    softcap: float | None = None
+    bias: bool = False
+    alibi: bool = False
+    key_lengths: bool = False
+    varlen: bool = False
+    page: int = 0
+    bshd: bool = False
 
     name: ClassVar[str] = "attention"
     #: Fields that are told only where they are set.
-    optional: ClassVar[tuple[str, ...]] = ("kv_heads", "softmax_scale", "lse")
+    optional: ClassVar[tuple[str, ...]] = ("kv_heads", "softmax_scale", "lse", *OPTIONS)
 
     def __post_init__(self) -> None:
         for name in ("L_q", "L_kv", "batch", "heads"):
             check_extent(name, getattr(self, name))
         check_extent("d", self.d, most=D_MAX)
+        for name, most in (("window", None), ("sink", None), ("v_dim", D_MAX), ("page", None)):
+            if getattr(self, name) or getattr(self, name) is False:
+                check_extent(name, getattr(self, name), most=most)
         for name, known in (("dtype", DTYPES), ("variant", VARIANTS)):
             value = getattr(self, name)
             if value not in known:
                 near = near_names(str(value), known)
                 raise BadInput(f"{name}={value!r} is not offered for attention: {near}")
         self._check_kv_heads()
-        self._check_scale()
+        self._check_factor("softmax_scale")
+        self._check_factor("softcap")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        given = [name for name in OPTIONS if getattr(self, name)]
+        if given and self.variant != "chained":
+            raise BadInput(f"{given[0]} is not offered in the variant {self.variant!r}: take chained")
+        if self.sink and not self.window:
+            raise BadInput(f"sink={self.sink} says what a window must not hide: give window too")
+        for one, other in EXCLUSIVE:
+            if getattr(self, one) and getattr(self, other):
+                raise BadInput(f"{one} and {other} exclude each other: {EXCLUSIVE[one, other]}")
+        if self.page & (self.page - 1):
+            raise BadInput(f"page={self.page} must be a power of two")
 
     def _check_kv_heads(self) -> None:
         if self.kv_heads == 0 and self.kv_heads is not False:
@@ -100,12 +147,12 @@ class Attention:
         if self.heads % self.kv_heads:
             raise BadInput(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
 
-    def _check_scale(self) -> None:
-        scale = self.softmax_scale
-        if scale is None:
+    def _check_factor(self, name: str) -> None:
+        factor = getattr(self, name)
+        if factor is None:
             return
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not SCALE_MIN <= scale <= SCALE_MAX:
-            raise BadInput(f"softmax_scale={scale!r} must be a number from {SCALE_MIN:.3g} to {SCALE_MAX:.3g}")
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not SCALE_MIN <= factor <= SCALE_MAX:
+            raise BadInput(f"{name}={factor!r} must be a number from {SCALE_MIN:.3g} to {SCALE_MAX:.3g}")
 
     @property
     def scale(self) -> float:
@@ -115,6 +162,11 @@ class Attention:
         (0.125, 0.5)
         """
         return 1.0 / sqrt(self.d) if self.softmax_scale is None else float(self.softmax_scale)
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor of what the softmax takes: that of the scores, 1 where logits have been made of them."""
+        return 1.0 if self.has_logits else self.scale
 
     @property
     def key_heads(self) -> int:
@@ -129,6 +181,31 @@ class Attention:
         8
         """
         return self.heads // self.key_heads
+
+    @property
+    def columns(self) -> int:
+        """Columns of V and of O."""
+        return self.v_dim or self.d
+
+    @property
+    def visibility(self) -> Visibility:
+        """Which keys a query sees, of an entry with L_q queries and L_kv keys."""
+        return Visibility(self.L_q, self.L_kv, self.causal, self.window, self.sink)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether some keys ahead of the end are hidden from some queries."""
+        return self.causal or self.window > 0
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether some workgroup may have no keys to visit."""
+        return self.has_mask or self.key_lengths or self.varlen
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether scores become logits by more than a factor."""
+        return self.bias or self.alibi or self.softcap is not None
 
     @property
     def elem_bytes(self) -> int:
@@ -153,7 +230,8 @@ class Attention:
 class AttentionTiles:
     """Tile policy: `tile_q` queries per wave, `tile_kv` keys per step, `waves` per workgroup.
 
-    `waves_per_simd` is the occupancy that the registers were budgeted for, `d_pad` the padded head dimension.
+    `waves_per_simd` is the occupancy that the registers were budgeted for, `d_pad` the padded head dimension. With
+    `splits` above 1 so many workgroups share the keys of a query block, and a second kernel merges what they found.
     """
 
     tile_q: int
@@ -162,9 +240,10 @@ class AttentionTiles:
     waves_per_simd: int
     d_pad: int
     atom: MFMAAtom
+    splits: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tile_q", "tile_kv", "waves", "waves_per_simd", "d_pad"):
+        for name in ("tile_q", "tile_kv", "waves", "waves_per_simd", "d_pad", "splits"):
             check_extent(name, getattr(self, name))
         if self.tile_q % self.atom.n:
             raise BadInput(f"tile_q={self.tile_q} is not a multiple of the {self.atom.n} columns of the atom")
@@ -181,8 +260,15 @@ class AttentionTiles:
 
     def layout(self, op: Attention) -> ChainLayout:
         """Fragment and LDS layout of one step; BadInput where the tiles do not align with it."""
-        chained = op.variant == "chained"
-        return ChainLayout(self.atom, op.elem_bytes, self.d_pad, self.tile_kv, permuted=chained)
+        return chain_layout(op, self.atom, self.d_pad, self.tile_kv)
+
+
+def chain_layout(op: Attention, atom: MFMAAtom, d_pad: int, tile_kv: int) -> ChainLayout:
+    """The layout of a step; BadInput where its sizes do not align with the atom."""
+    probe = ChainLayout(atom, op.elem_bytes, d_pad, tile_kv, permuted=op.variant == "chained")
+    if op.columns == op.d:
+        return probe
+    return replace(probe, v_pad=-(-op.columns // probe.d_align) * probe.d_align)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +296,17 @@ class AttentionDevice(Node):
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Workgroups along (queries, heads, batch)."""
+        """Workgroups along (queries, heads, batch x splits of the keys)."""
         tiles: AttentionTiles = self.require_tiles()
-        return Window.whole(self.op.L_q).count(tiles.block_q), self.op.heads, self.op.batch
+        return Window.whole(self.op.L_q).count(tiles.block_q), self.op.heads, self.op.batch * tiles.splits
 
     def children(self) -> Iterator[AttentionBlock]:
         tiles: AttentionTiles = self.require_tiles()
         for batch in range(self.op.batch):
-            for head in range(self.op.heads):
-                for rows in Window.whole(self.op.L_q).tiles(tiles.block_q):
-                    yield AttentionBlock(self.op, tiles, batch, head, rows)
+            for split in range(tiles.splits):
+                for head in range(self.op.heads):
+                    for rows in Window.whole(self.op.L_q).tiles(tiles.block_q):
+                        yield AttentionBlock(self.op, tiles, batch, head, rows, split)
 
     def interior(self) -> tuple[AttentionBlock]:
         tiles: AttentionTiles = self.require_tiles()
@@ -228,13 +315,17 @@ class AttentionDevice(Node):
 
 @dataclass(frozen=True, slots=True)
 class AttentionBlock(Node):
-    """One workgroup: the queries `rows` of one batch and head. Its waves share the K and V tiles in LDS."""
+    """One workgroup: the queries `rows` of one batch and head against split number `split` of the keys that they see.
+
+    Its waves share the K and V tiles in LDS.
+    """
 
     op: Attention
     tiles: AttentionTiles
     batch: int
     head: int
     rows: Window
+    split: int = 0
 
     level: ClassVar[Level] = Level.BLOCK
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
@@ -245,7 +336,7 @@ class AttentionBlock(Node):
 
     def children(self) -> Iterator[AttentionWave]:
         for rows in self.rows.tiles(self.tiles.tile_q):
-            yield AttentionWave(self.op, self.tiles, self.batch, self.head, rows)
+            yield AttentionWave(self.op, self.tiles, self.batch, self.head, rows, self.split)
 
     def interior(self) -> tuple[AttentionWave]:
         rows = Window(self.rows.start, self.tiles.tile_q, self.tiles.tile_q)
@@ -254,13 +345,14 @@ class AttentionBlock(Node):
 
 @dataclass(frozen=True, slots=True)
 class AttentionWave(Node):
-    """One wave: tile_q queries against all keys, one step after the other."""
+    """One wave: tile_q queries, one step after the other against the tiles of keys that its workgroup visits."""
 
     op: Attention
     tiles: AttentionTiles
     batch: int
     head: int
     rows: Window
+    split: int = 0
 
     level: ClassVar[Level] = Level.WAVE
     boundary: ClassVar[Mapping[str, Pad]] = BOUNDARY
@@ -269,8 +361,15 @@ class AttentionWave(Node):
     def views(self) -> Mapping[str, View]:
         return _views(self.op, self.tiles, self.rows, Window.whole(self.op.L_kv))
 
+    @property
+    def block_rows(self) -> Window:
+        """The queries of the workgroup, whose waves step through the same tiles of keys."""
+        block = self.tiles.block_q
+        return Window.whole(self.op.L_q).tile(self.rows.start // block, block)
+
     def children(self) -> Iterator[AttentionStep]:
-        for keys in Window.whole(self.op.L_kv).tiles(self.tiles.tile_kv):
+        tiles = self.tiles
+        for keys in self.op.visibility.tiles(self.block_rows, tiles.tile_kv, self.split, tiles.splits):
             yield AttentionStep(self.op, self.tiles, self.batch, self.head, self.rows, keys)
 
     def interior(self) -> tuple[AttentionStep]:
@@ -365,12 +464,15 @@ class ValueAtom(AtomNode):
 
 
 def _views(op: Attention, tiles: AttentionTiles | None, rows: Window, keys: Window) -> Mapping[str, View]:
-    d = Window(0, op.d if tiles is None else tiles.d_pad, op.d)
+    d, columns = Window(0, op.d, op.d), Window(0, op.columns, op.columns)
+    if tiles is not None:
+        layout = tiles.layout(op)
+        d, columns = Window(0, layout.d_pad, op.d), Window(0, layout.dv_pad, op.columns)
     return {
         "Q": View(rows, d),
         "K": View(keys, d),
-        "V": View(keys, d),
+        "V": View(keys, columns),
         "S": View(rows, keys),
         "P": View(rows, keys),
-        "O": View(rows, d),
+        "O": View(rows, columns),
     }

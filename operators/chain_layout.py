@@ -31,7 +31,7 @@ class ChainLayout:
     """The layout of one attention step for `atom`: a pure function of the atom's three fragment maps.
 
     `elem_bytes` is the size of an input element, `d_pad` the head dimension padded to `d_align`, `tile_kv`
-    the keys of one step. With `permuted` the rows of K are stored in the order that the chain needs;
+    the keys of one step, `v_pad` the padded columns of V and O, 0 for `d_pad`. With `permuted` the rows of K are stored in the order that the chain needs;
     without it (variants that pass P through LDS) they are stored in natural order.
 
     Raises BadInput where the maps do not chain, or where d_pad or tile_kv is not a multiple of one step.
@@ -42,10 +42,15 @@ class ChainLayout:
     d_pad: int
     tile_kv: int
     permuted: bool = True
+    v_pad: int = 0
 
     def __post_init__(self) -> None:
         _row_keys(self.atom, self.vec)
-        aligned = (("d_pad", self.d_pad, self.d_align), ("tile_kv", self.tile_kv, self.key_align))
+        aligned = (
+            ("d_pad", self.d_pad, self.d_align),
+            ("tile_kv", self.tile_kv, self.key_align),
+            ("v_pad", self.dv_pad, self.d_align),
+        )
         for name, value, align in aligned:
             if value < align or value % align:
                 raise BadInput(f"{name}={value} is not a multiple of {align}, as {self.atom.instruction} needs")
@@ -88,6 +93,11 @@ class ChainLayout:
         return lcm(self.chunk, self.atom.m)
 
     @property
+    def dv_pad(self) -> int:
+        """Padded columns of V and O."""
+        return self.v_pad or self.d_pad
+
+    @property
     def d_steps(self) -> int:
         """16-byte accesses of a lane along d."""
         return self.d_pad // self.chunk
@@ -105,7 +115,7 @@ class ChainLayout:
     @property
     def dv_tiles(self) -> int:
         """C tiles of O^T along dv."""
-        return self.d_pad // self.atom.m
+        return self.dv_pad // self.atom.m
 
     @property
     def registers(self) -> int:
@@ -188,7 +198,7 @@ class ChainLayout:
     def dv_run(self) -> int:
         """Consecutive dv that a lane holds (w): 4, 2 or 1, the width of its stores of O in elements."""
         if self.packs_keys:
-            return next(w for w in (4, 2, 1) if self.d_pad % (w * self.c_row_period) == 0)
+            return next(w for w in (4, 2, 1) if self.dv_pad % (w * self.c_row_period) == 0)
         return next(w for w in (4, 2, 1) if self.dv_tiles % w == 0)
 
     def dv_of(self, tile: Any, m: Any) -> Any:
@@ -200,12 +210,12 @@ class ChainLayout:
 
     def dv_at(self, position: Any) -> Any:
         """dv stored at `position` of the packed V image of the 16-bit types (position = tile * M + m)."""
-        stride = self.d_pad // self.dv_run
+        stride = self.dv_pad // self.dv_run
         return self.dv_run * (position % stride) + position // stride
 
     def position_of_dv(self, dv: Any) -> Any:
         """Inverse of `dv_at`: where the packed V image of the 16-bit types stores dv."""
-        return dv // self.dv_run + dv % self.dv_run * (self.d_pad // self.dv_run)
+        return dv // self.dv_run + dv % self.dv_run * (self.dv_pad // self.dv_run)
 
     @property
     def packs_keys(self) -> bool:
@@ -235,8 +245,8 @@ class ChainLayout:
     def v_offset(self, key: Any, dv: Any) -> Any:
         """Offset of (key, dv) in the V image: [key // vec][position][key % vec], or [key][dv] for f32."""
         if self.packs_keys:
-            return (key // self.vec * self.d_pad + self.position_of_dv(dv)) * self.vec + key % self.vec
-        return key * self.d_pad + dv
+            return (key // self.vec * self.dv_pad + self.position_of_dv(dv)) * self.vec + key % self.vec
+        return key * self.dv_pad + dv
 
     def p_offset(self, query: Any, key: Any, vec: int | None = None) -> Any:
         """Offset of P[query][key] in the LDS image of one wave, its chunks swizzled like those of K.

@@ -17,7 +17,7 @@ import numpy as np
 
 from .numerics import Array
 
-__all__ = ["HEADROOM", "LOG2_E", "SoftmaxState", "log2_scale", "power", "raised"]
+__all__ = ["HEADROOM", "LOG2_E", "SoftmaxState", "log2_scale", "merged", "power", "raised"]
 
 LOG2_E = 1.4426950408889634
 #: Powers of two that a logit may lie above the maximum it is taken relative to before the maximum is raised.
@@ -112,6 +112,23 @@ class SoftmaxState:
         none."""
         m = np.where(np.isinf(self.m), np.zeros_like(self.m), self.m)
         return np.asarray(m * np.float32(scale) + np.log(self.l))
+
+
+def merged(outs: Array, lses: Array) -> tuple[Array, Array]:
+    """Results [splits, ..., columns] and log-sum-exps [splits, ...] of disjoint sets of keys as those of their union.
+
+    O = sum w_s O_s / sum w_s with w_s = exp(lse_s - max lse); 0 and -inf where no set had a visible key.
+
+    >>> [x.tolist() for x in merged(np.array([[[2.0]], [[4.0]]]), np.log(np.array([[1.0], [3.0]])))]
+    [[[3.5]], [1.3862943611198906]]
+    """
+    top = np.fmax.reduce(lses, axis=0)
+    finite = np.where(np.isneginf(top), 0, top)
+    weights = np.exp(lses - finite)
+    total = weights.sum(axis=0)
+    inverse = np.where(total == 0, 0, 1 / np.where(total == 0, 1, total))
+    lse = np.where(np.isposinf(top), top, finite + np.log(total))
+    return (outs * weights[..., None]).sum(axis=0) * inverse[..., None], lse
 
 
 def _top(scores: Array) -> Array:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
+from .attention_reference import Reference, attention_reference
 from .conv2d import Conv2d
 from .conv2d_reference import channels_first, convolved, finished
 from .gemm import Gemm
@@ -18,44 +18,19 @@ from .numerics import Array, rounded
 from .operator import Operator
 from .softmax import Softmax
 
-__all__ = [
-    "Reference",
-    "attention_reference",
-    "conv2d_reference",
-    "gemm_reference",
-    "input_dtype",
-    "lse_reference",
-    "reference",
-    "softmax_reference",
-]
+__all__ = ["conv2d_reference", "gemm_reference", "input_dtype", "lse_reference", "reference", "softmax_reference"]
 
-#: Scores that are held in memory at a time.
-SCORES_AT_ONCE = 2**22
+#: Types of inputs that are not the operator's.
+INPUT_DTYPES = {"bias": "f32", "slopes": "f32", "mask": "i8", "query_lengths": "i32", "key_lengths": "i32"}
 #: No activation is steeper.
 STEEPEST = 1.13
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """Exact result `out` of the rounded inputs, and sums that its rounding errors scale with, of its shape.
-
-    `size` is what an error is measured against: |D| of gemm, and P |V| of attention, the size of what it
-    averages, which stays where the average itself cancels. `growth` is the part of the error that comes from
-    rounding to the accumulator's type, in units of its roundoff. `lost` is the sum of |V| over the sum of
-    exponentials: what a fixed error of every P comes to.
-    """
-
-    out: Array
-    size: Array
-    growth: Array
-    lost: Array
 
 
 def input_dtype(op: Operator, name: str) -> str:
     """Type of an input: the operator's, but C has that of D, bias is f32 and a mask holds bytes."""
     if isinstance(op, Gemm) and name == "C":
         return op.result
-    return {"bias": "f32", "mask": "i8"}.get(name, op.dtype)
+    return INPUT_DTYPES.get(name, op.dtype)
 
 
 def reference(
@@ -66,8 +41,8 @@ def reference(
     scale: float = 1.0,
     **inputs: Array,
 ) -> Reference:
-    """The reference of the operator on inputs Q, K, V, or A, B (as stored), C and bias, or X and mask, or X, W (as
-    stored) and bias, rounded to their types.
+    """The reference of the operator on inputs Q, K, V and what its options take, or A, B (as stored), C and bias, or X
+    and mask, or X, W (as stored) and bias, rounded to their types.
 
     alpha, beta and scale are those of gemm's epilogue.
     """
@@ -80,8 +55,13 @@ def reference(
             return softmax_reference(op, exact["X"], exact.get("mask"))
         if isinstance(op, Conv2d):
             return conv2d_reference(op, exact["X"], exact["W"], exact.get("bias"))
-        k, v = (np.repeat(exact[name], op.group, axis=1) for name in "KV")
-        return attention_reference(exact["Q"], k, v, op.scale)
+        return attention_reference(op, exact)[0]
+
+
+def lse_reference(op: Attention, **inputs: Array) -> Reference:
+    """The log-sum-exp of each query of attention on an axis of its own, on the inputs of `reference`."""
+    exact = {name: rounded(x, input_dtype(op, name)).astype(np.float64) for name, x in inputs.items()}
+    return attention_reference(op, exact)[1]
 
 
 def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, beta: float, scale: float) -> Reference:
@@ -102,81 +82,6 @@ def _finished(op: Gemm, sums: Reference, exact: dict[str, Array], alpha: float, 
 def _held(out: Array, dtype: str) -> Array:
     """What memory of that type holds beyond its largest number: that number in 8 bits, infinity in wider floats."""
     return np.where(np.abs(out) > dtype_of(dtype).max_finite, rounded(out, dtype), out)
-
-
-def attention_reference(q: Array, k: Array, v: Array, scale: float) -> Reference:
-    """softmax(Q K^T scale) V along the last two axes; a row whose logits are all -inf gives 0.
-
-    `growth` collects, for each weight p_j, the errors that reach its exponent in units of the f32 roundoff:
-
-        e_j = 2 sqrt(d) (|s_j| + t_j) + 5 |s_j - m| + 2
-
-    s_j is the scaled logit and t_j the 2-norm of its d terms. A partial sum of terms in no particular order
-    stays near |s_j| + t_j, and d rounding errors of such sums add up like sqrt(d) (Higham and Mary, "A new
-    approach to probabilistic rounding error analysis", 2019; the factor 2 is their lambda). 5 |s_j - m| is
-    the difference, the product and the three roundings in the scale; 2 is exp2's unit in the last place.
-    The weights enter numerator and denominator, and the sums over keys themselves add 2 sqrt(L) to both.
-    """
-    return _by_rows(lambda part: _attention_rows(part, k, v, scale), q, k)
-
-
-def lse_reference(op: Attention, q: Array, k: Array) -> Reference:
-    """log sum exp(Q K^T scale) of each query on an axis of its own, [batch, heads, L_q, 1]; -inf without visible keys.
-
-    `growth` has the errors e_j of `attention_reference`, weighted by p_j, those of the sum, its logarithm, and the
-    reference logit. `size` stays at 1 where the logarithm vanishes.
-    """
-    q, k = (rounded(x, op.dtype).astype(np.float64) for x in (q, k))
-    k = np.repeat(k, op.group, axis=1)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        return _by_rows(lambda part: _lse_rows(part, k, op.scale), q, k)
-
-
-def _lse_rows(q: Array, k: Array, scale: float) -> Reference:
-    kt = np.swapaxes(k, -1, -2)
-    s = q @ kt * scale
-    m = s.max(axis=-1, keepdims=True)
-    m = np.where(np.isinf(m), 0.0, m)
-    p = np.exp(s - m)
-    total = p.sum(axis=-1, keepdims=True)
-    out = m + np.log(total)
-    terms = np.sqrt(np.square(q) @ np.square(kt)) * scale
-    exponent = 2 * np.sqrt(q.shape[-1]) * (np.abs(s) + terms) + 5 * np.abs(s - m) + 2
-    growth = np.where(p == 0, 0.0, p / total * np.where(p == 0, 0.0, exponent)).sum(axis=-1, keepdims=True)
-    growth = growth + 2 * np.sqrt(k.shape[-2]) + 4 * (np.abs(m) + np.abs(out) + 1)
-    growth = np.where(np.isfinite(out), growth, 0.0)
-    return Reference(out, np.maximum(np.abs(out), 1.0), growth, np.zeros_like(out))
-
-
-def _by_rows(compute: Callable[[Array], Reference], q: Array, k: Array) -> Reference:
-    """`compute` of so many queries at a time that their scores fit in memory."""
-    rows = max(1, SCORES_AT_ONCE // (k.size // k.shape[-1]))
-    if q.shape[-2] <= rows:
-        return compute(q)
-    parts = [compute(q[..., start : start + rows, :]) for start in range(0, q.shape[-2], rows)]
-    joined = (np.concatenate([getattr(part, field) for part in parts], axis=-2) for field in Reference.__slots__)
-    return Reference(*joined)
-
-
-def _attention_rows(q: Array, k: Array, v: Array, scale: float) -> Reference:
-    d, keys = q.shape[-1], k.shape[-2]
-    kt = np.swapaxes(k, -1, -2)
-    s = q @ kt * scale
-    m = s.max(axis=-1, keepdims=True)
-    m = np.where(np.isneginf(m), 0.0, m)
-    p = np.exp(s - m)
-    total = p.sum(axis=-1, keepdims=True)
-    total = np.where(total == 0, 1.0, total)
-    p = p / total
-    out = p @ v
-    size = p @ np.abs(v)
-    terms = np.sqrt(np.square(q) @ np.square(kt)) * scale
-    exponent = 2 * np.sqrt(d) * (np.abs(s) + terms) + 5 * np.abs(s - m) + 2
-    weighted = np.where(p == 0, 0.0, p * np.where(p == 0, 0.0, exponent))
-    growth = weighted @ np.abs(v) + weighted.sum(axis=-1, keepdims=True) * np.abs(out)
-    growth = growth + 2 * np.sqrt(keys) * (size + np.abs(out)) + 4 * np.abs(out)
-    lost = np.abs(v).sum(axis=-2, keepdims=True) / total
-    return Reference(out, size, growth, lost)
 
 
 def gemm_reference(a: Array, b: Array, layout: str = "NN") -> Reference:

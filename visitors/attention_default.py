@@ -15,14 +15,21 @@ from closedform.hw.atoms import MFMAAtom
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, Infeasible
 from closedform.hw.occupancy import Budget, lds_share_bytes, register_budget, workgroups_per_cu
-from closedform.operators.attention import Attention, AttentionTiles
+from closedform.operators.attention import Attention, AttentionTiles, chain_layout
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.node import check_extent
+from closedform.operators.view import Window
 
 from .attention_atom import alignment, choose_atom, narrow_atom
 from .attention_formulas import DEFAULT, GRID
-from .attention_grid import grid_clocks, grid_verdict
-from .attention_registers import StepShape, predicted_registers, predicted_resources
+from .attention_grid import grid_clocks, grid_verdict, split_count
+from .attention_registers import (
+    StepShape,
+    bounds_registers,
+    logits_registers,
+    predicted_registers,
+    predicted_resources,
+)
 from .derivation import Derivation, GridVerdict
 from .formula import FormulaValue, ceil_div, round_up
 
@@ -39,6 +46,8 @@ FMA_COLUMNS = 2
 #: Keys of a step, tried in this order. Beyond 64 the two barriers of a step are a few percent of its matrix time, while
 #: scores and exponentials keep growing.
 USEFUL_TILE_KV = (64, 32, 16)
+#: Queries up to which attention counts as decoding, whose keys are split where the queries leave compute units idle.
+DECODE_ROWS = 16
 #: Head dims up to which two waves of a 16-bit type share a SIMD, where one hides the softmax of the other; P on its way
 #: through LDS takes registers, too.
 TWO_WAVES_D = {"chained": 128, "lds": 96, "fma": 0}
@@ -52,9 +61,10 @@ class Overrides:
     tile_q: int | None = None
     tile_kv: int | None = None
     waves: int | None = None
+    splits: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tile_q", "tile_kv", "waves"):
+        for name in ("tile_q", "tile_kv", "waves", "splits"):
             if getattr(self, name) is not None:
                 check_extent(name, getattr(self, name))
 
@@ -86,7 +96,7 @@ class _Model:
         self.atom, self.atom_reason = choose_atom(op, hw, fixed.atom, rows)
         self.refusals: list[Infeasible] = []
         self.lds_need: FormulaValue | None = None
-        self.steps: dict[str, tuple[int, int, int]] = {}
+        self.steps: dict[str, ChainLayout] = {}
 
     def derive(self) -> Derivation:
         lanes = (self.fixed.waves or 1) * self.hw.wavefront_size
@@ -104,7 +114,8 @@ class _Model:
 
     def _waves_per_simd(self) -> tuple[int, ...]:
         """1 for f32, whose MFMAs alone fill the matrix core, and for scalar FMA; 2 for 16 bits up to d = 128, or 96."""
-        d_pad = self._steps_of(self.atom)[1]
+        layout = self._step_of(self.atom)
+        d_pad = max(layout.d_pad, layout.dv_pad)
         two = self.elem_bytes < 4 and d_pad <= TWO_WAVES_D[self.op.variant]
         return (2, 1) if two else (1,)
 
@@ -138,13 +149,11 @@ class _Model:
             most = TILE_Q[-1]
         return tuple(t for t in TILE_Q if t <= most)
 
-    def _steps_of(self, atom: MFMAAtom) -> tuple[int, int, int]:
-        """(multiple of t_KV, d_pad, dv_run) of an atom."""
+    def _step_of(self, atom: MFMAAtom) -> ChainLayout:
+        """The layout of the shortest step of an atom."""
         if atom.instruction not in self.steps:
             d_align, align = alignment(atom, self.elem_bytes)
-            d_pad = round_up(self.op.d, d_align)
-            dv_run = ChainLayout(atom, self.elem_bytes, d_pad, align).dv_run
-            self.steps[atom.instruction] = (align, d_pad, dv_run)
+            self.steps[atom.instruction] = chain_layout(self.op, atom, round_up(self.op.d, d_align), align)
         return self.steps[atom.instruction]
 
     def _atom_of(self, tile_q: int) -> MFMAAtom:
@@ -161,28 +170,29 @@ class _Model:
         """Tiles with this t_Q, if the LDS and the registers leave at least `useful` keys (or the fixed t_KV)."""
         op, hw = self.op, self.hw
         atom = self._atom_of(tile_q)
-        align, d_pad, _ = self._steps_of(atom)
+        step = self._step_of(atom)
+        align, widths = step.key_align, {"d_pad": step.d_pad, "dv_pad": step.dv_pad}
         # A fixed t_KV may take the whole LDS: the occupancy is then what it leaves.
         groups = max(1, per_simd * hw.simds_per_cu // waves) if self.fixed.tile_kv is None else 1
-        key_bytes = DEFAULT.lds.function(1, d_pad, self.elem_bytes, waves * tile_q, op.p_lds_bytes)
+        key_bytes = DEFAULT.lds.function(1, *widths.values(), self.elem_bytes, waves * tile_q, op.p_lds_bytes)
         keys = round_up(op.L_kv, align)
         wanted = self._wanted_keys(useful, keys, align)
         share = lds_share_bytes(hw, groups)
         if wanted * key_bytes > share:
-            what = f"K and V{' and P' if op.p_lds_bytes else ''} of {wanted} keys (d_pad {d_pad}, {waves} waves)"
+            what = f"K and V{' and P' if op.p_lds_bytes else ''} of {wanted} keys (d_pad {step.d_pad}, {waves} waves)"
             way_out = "use a smaller --tile-kv, fewer --waves or 16 bits"
             self._refuse("LDS", wanted * key_bytes, share, "B", what, way_out)
             p = {"p_rows": waves * tile_q, "p_bytes": op.p_lds_bytes}
-            self.lds_need = DEFAULT.lds(t_KV=wanted, d_pad=d_pad, elem_bytes=self.elem_bytes, **p)
+            self.lds_need = DEFAULT.lds(t_KV=wanted, **widths, elem_bytes=self.elem_bytes, **p)
             return None
-        shape = self._shape(atom, tile_q, wanted, waves, d_pad)
+        shape = self._shape(atom, tile_q, wanted, waves)
         budget = register_budget(hw, per_simd)
         if not self._fits(shape, budget):
             return None
         worthwhile = round_up(USEFUL_TILE_KV[0], align)
         if self.fixed.tile_kv is None and wanted < worthwhile:
             limits = self._limits(shape, groups, per_simd, waves * tile_q)
-            wider = self._shape(atom, tile_q, min(limits[0].value, limits[1].value, keys, worthwhile), waves, d_pad)
+            wider = self._shape(atom, tile_q, min(limits[0].value, limits[1].value, keys, worthwhile), waves)
             if wider.tile_kv > wanted and self._fits(wider, budget):
                 shape = wider
         lds_bytes = shape.tile_kv * key_bytes
@@ -192,17 +202,19 @@ class _Model:
             whole = f"a workgroup of {waves} waves, which must fit whole on one CU,"
             self._refuse("wave slots", waves, hw.simds_per_cu * per_simd, "waves", whole, "use fewer --waves")
             return None
-        tiles = AttentionTiles(tile_q, shape.tile_kv, waves, per_simd, d_pad, atom)
+        tiles = AttentionTiles(tile_q, shape.tile_kv, waves, per_simd, step.d_pad, atom)
+        tiles = replace(tiles, splits=self._splits(tiles, resident))
         grid = grid_verdict(op, tiles, hw, resident)
         return _Candidate(tiles, shape, groups, lds_bytes, grid, grid_clocks(op, tiles, hw, grid))
 
     def _limits(self, shape: StepShape, groups: int, per_simd: int, p_rows: int) -> tuple[FormulaValue, FormulaValue]:
         """t_KV that the LDS allows and t_KV that the registers allow; their need is linear in the keys."""
         hw, op = self.hw, self.op
-        align = self._steps_of(self._atom_of(shape.tile_q))[0]
+        align = self._step_of(self._atom_of(shape.tile_q)).key_align
         lds = DEFAULT.tile_kv_lds(
             lds_share=lds_share_bytes(hw, groups),
             d_pad=shape.d_pad,
+            dv_pad=shape.dv_pad,
             elem_bytes=self.elem_bytes,
             p_rows=p_rows,
             p_bytes=op.p_lds_bytes,
@@ -223,20 +235,25 @@ class _Model:
             raise BadInput(f"tile_kv={fixed} is not a multiple of {align}, the keys of one chained step of this atom")
         return fixed
 
-    def _shape(self, atom: MFMAAtom, tile_q: int, tile_kv: int, waves: int, d_pad: int) -> StepShape:
-        lanes = self.hw.wavefront_size
+    def _shape(self, atom: MFMAAtom, tile_q: int, tile_kv: int, waves: int) -> StepShape:
+        op, lanes, step = self.op, self.hw.wavefront_size, self._step_of(atom)
+        query_tiles = tile_q // atom.n
         return StepShape(
             tile_q=tile_q,
             tile_kv=tile_kv,
             waves=waves,
-            d=self.op.d,
-            d_pad=d_pad,
+            d=op.d,
+            d_pad=step.d_pad,
+            dv=op.columns,
+            dv_pad=step.dv_pad,
             elem_bytes=self.elem_bytes,
-            query_tiles=tile_q // atom.n,
-            dv_run=self._steps_of(atom)[2],
-            columns=ceil_div(d_pad, lanes) if self.op.variant == "fma" else 0,
-            chained=self.op.variant == "chained",
+            query_tiles=query_tiles,
+            dv_run=step.dv_run,
+            columns=ceil_div(step.d_pad, lanes) if op.variant == "fma" else 0,
+            chained=op.variant == "chained",
             lanes=lanes,
+            bounds=bounds_registers(op, query_tiles),
+            logits=logits_registers(op, query_tiles, tile_q * tile_kv // lanes),
         )
 
     def _fits(self, shape: StepShape, budget: Budget) -> bool:
@@ -267,6 +284,20 @@ class _Model:
         one, two = (shape.need(self.hw.vgpr_unified)[which] for shape in shapes)
         fixed = min(2 * one - two, limit)
         return DEFAULT.tile_q_registers(budget=limit, fixed=fixed, per_64_rows=max(two - one, 1), n=n)
+
+    def _splits(self, tiles: AttentionTiles, resident: int) -> int:
+        """Workgroups that share the keys of a query block: those that fill the device where the queries are few."""
+        op = self.op
+        steps = op.visibility.count(Window(0, tiles.block_q, min(op.L_q, tiles.block_q)), tiles.tile_kv)
+        if self.fixed.splits is not None:
+            if self.fixed.splits > 1 and (op.varlen or op.variant != "chained"):
+                raise BadInput(f"splits={self.fixed.splits} is not offered with varlen or the variants of the paper")
+            return self.fixed.splits
+        if op.varlen or op.variant != "chained" or op.L_q > DECODE_ROWS:
+            return 1
+        blocks = ceil_div(op.L_q, tiles.block_q) * op.heads * op.batch
+        slots = self.hw.num_cus * resident
+        return split_count(blocks, slots, steps) if blocks < self.hw.num_cus else 1
 
     # --- (5) compute units --------------------------------------------------------------------------------------------
 
@@ -323,20 +354,22 @@ class _Model:
             keys=candidates["keys"],
             worthwhile=candidates["step"],
         )
-        whole = {"d_pad": tiles.d_pad, "elem_bytes": self.elem_bytes}
+        widths = {"d_pad": layout.d_pad, "dv_pad": layout.dv_pad}
         steps = (
             DEFAULT.d_pad(d=op.d, d_align=layout.d_align),
             DEFAULT.lds_share(
                 lds_bytes=lds_share_bytes(hw, 1), workgroups_per_cu=c.groups, granule=hw.lds_granule_bytes
             ),
             lds_limit.binding() if binding == "lds" else lds_limit,
-            DEFAULT.q(t_Q=tiles.tile_q, **whole),
+            DEFAULT.q(t_Q=tiles.tile_q, d_pad=layout.d_pad, elem_bytes=self.elem_bytes),
             DEFAULT.s(t_Q=tiles.tile_q, t_KV=tiles.tile_kv),
-            DEFAULT.o(t_Q=tiles.tile_q, d_pad=c.shape.columns * c.shape.lanes or tiles.d_pad),
+            DEFAULT.o(t_Q=tiles.tile_q, dv_pad=c.shape.columns * c.shape.lanes or layout.dv_pad),
             row_limit,
             register_limit.binding() if binding == "registers" else register_limit,
             tile_kv.binding() if binding in ("keys", "step") else tile_kv,
-            DEFAULT.lds(t_KV=tiles.tile_kv, **whole, p_rows=p_rows, p_bytes=op.p_lds_bytes),
+            DEFAULT.lds(
+                t_KV=tiles.tile_kv, **widths, elem_bytes=self.elem_bytes, p_rows=p_rows, p_bytes=op.p_lds_bytes
+            ),
             blocks.binding() if binding == "cus" else blocks,
             GRID.rounds(blocks=c.grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=c.grid.workgroups_per_cu),
         )

@@ -63,8 +63,8 @@ class DEFAULT:
         "keys of a step that the LDS holds: K, V and, where P passes through LDS, P",
         "elements",
         OWN,
-        lambda lds_share, d_pad, elem_bytes, p_rows, p_bytes, key_align: align_down(
-            lds_share // (2 * d_pad * elem_bytes + p_rows * p_bytes), key_align
+        lambda lds_share, d_pad, dv_pad, elem_bytes, p_rows, p_bytes, key_align: align_down(
+            lds_share // ((d_pad + dv_pad) * elem_bytes + p_rows * p_bytes), key_align
         ),
     )
     tile_kv_registers = Formula(
@@ -98,13 +98,15 @@ class DEFAULT:
         lambda t_Q, d_pad, elem_bytes: t_Q * d_pad * elem_bytes // 256,
     )
     s = Formula("S", "scores of one step", "registers", OWN, lambda t_Q, t_KV: t_Q * t_KV // 64)
-    o = Formula("O", "output accumulators", "registers", OWN, lambda t_Q, d_pad: t_Q * d_pad // 64)
+    o = Formula("O", "output accumulators", "registers", OWN, lambda t_Q, dv_pad: t_Q * dv_pad // 64)
     lds = Formula(
         "LDS",
         "K and V tiles and, where P passes through LDS, P of every wave",
         "bytes",
         OWN,
-        lambda t_KV, d_pad, elem_bytes, p_rows, p_bytes: t_KV * (2 * d_pad * elem_bytes + p_rows * p_bytes),
+        lambda t_KV, d_pad, dv_pad, elem_bytes, p_rows, p_bytes: (
+            t_KV * ((d_pad + dv_pad) * elem_bytes + p_rows * p_bytes)
+        ),
     )
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.operators.attention import Attention, AttentionTiles
+from closedform.operators.view import Window
 
 from .attention_formulas import GRID
 from .derivation import GridVerdict
 from .formula import ceil_div
 
-__all__ = ["grid_clocks", "grid_verdict"]
+__all__ = ["grid_clocks", "grid_verdict", "longest_steps", "split_count"]
+
+#: Percent of the slots that a split of the keys must use.
+SLOTS_USED = 90
 
 
 def grid_verdict(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, workgroups_per_cu: int) -> GridVerdict:
     """Workgroups, rounds and the share of slots in use."""
     cus = hw.num_cus
     q_blocks = ceil_div(op.L_q, tiles.block_q)
-    blocks = q_blocks * op.heads * op.batch
+    blocks = q_blocks * op.heads * op.batch * tiles.splits
     slots = cus * workgroups_per_cu
     rounds = ceil_div(blocks, slots)
     utilisation = blocks / (rounds * slots)
@@ -24,7 +28,7 @@ def grid_verdict(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, w
         verdict = f"{blocks} workgroups on {slots} slots: {rounds} round(s), {utilisation:.0%} of the slots used"
     else:
         verdict = f"underfilled: {blocks} workgroups for {cus} CUs, {1 - blocks / cus:.0%} of the CUs idle"
-    grid = (q_blocks, op.heads, op.batch)
+    grid = (q_blocks, op.heads, op.batch * tiles.splits)
     per_cu = blocks / cus
     return GridVerdict(grid, blocks, cus, workgroups_per_cu, per_cu, rounds, utilisation, blocks >= cus, verdict)
 
@@ -44,5 +48,29 @@ def grid_clocks(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, gr
         lds_clocks=2 * tiles.tile_kv * tiles.d_pad * op.elem_bytes / hw.lds_read_bytes_per_clk,
         waves_per_cu=on_cu,
     ).value
-    steps: int = ceil_div(op.L_kv, tiles.tile_kv)
+    steps: int = ceil_div(longest_steps(op, tiles), tiles.splits)
     return grid.rounds * steps * clocks
+
+
+def longest_steps(op: Attention, tiles: AttentionTiles) -> int:
+    """Tiles of keys that the longest workgroups visit, all splits of them together: those of the last queries."""
+    last = Window.whole(op.L_q).tile((op.L_q - 1) // tiles.block_q, tiles.block_q)
+    return max(op.visibility.count(last, tiles.tile_kv), 1)
+
+
+def split_count(blocks: int, slots: int, steps: int) -> int:
+    """Workgroups that share the keys of each of `blocks`, so that they fill `slots` in whole rounds.
+
+    The fewest rounds r for which floor(r slots / blocks) splits use at least SLOTS_USED of the slots, but no more
+    splits than there are steps: r = 1 / (1 - SLOTS_USED) rounded up does in any case.
+
+    >>> split_count(32, 304, 2048), split_count(48, 104, 2048), split_count(32, 304, 4)
+    (9, 13, 4)
+    """
+    for rounds in range(1, ceil_div(blocks, slots) + ceil_div(100, 100 - SLOTS_USED) + 1):
+        splits = rounds * slots // blocks
+        if splits >= steps:
+            return max(steps, 1)
+        if 100 * blocks * splits >= SLOTS_USED * rounds * slots:
+            break
+    return max(splits, 1)

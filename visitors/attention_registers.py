@@ -11,11 +11,12 @@ from math import gcd
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.occupancy import register_budget
+from closedform.operators.attention import Attention
 
 from .attention_schedule import keys_of_v_block
 from .derivation import PredictedResources, RegisterItem
 
-__all__ = ["StepShape", "predicted_registers", "predicted_resources"]
+__all__ = ["StepShape", "bounds_registers", "logits_registers", "predicted_registers", "predicted_resources"]
 
 #: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what
 #: the binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
@@ -32,12 +33,24 @@ FULL_STEP = 64
 FULL_STEP_TO_D = 128
 
 
+def bounds_registers(op: Attention, query_tiles: int) -> int:
+    """Ends of what a query sees: one with a causal mask, two of a window, three with sink tokens."""
+    ends = 2 + (op.sink > 0) if op.window else int(op.causal)
+    return ends * query_tiles
+
+
+def logits_registers(op: Attention, query_tiles: int, scores: int) -> int:
+    """The bias of a step, with its offsets; distances and the slope of ALiBi; the caps."""
+    return (2 * scores if op.bias else 0) + (2 * query_tiles + 1 if op.alibi else 0) + (2 if op.softcap else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The sizes that decide the live set of one wave; lengths in elements.
 
     columns: columns of O that a lane owns in the variant fma, 0 where the second product runs on the matrix core.
-    chained: P stays in registers.
+    chained: P stays in registers. bounds: ends of what a query sees, 0 where every query sees every key. logits:
+    registers for what turns the scores of a step into logits.
     """
 
     tile_q: int
@@ -45,12 +58,16 @@ class StepShape:
     waves: int
     d: int
     d_pad: int
+    dv: int
+    dv_pad: int
     elem_bytes: int
     query_tiles: int
     dv_run: int
     columns: int
     chained: bool
     lanes: int
+    bounds: int = 0
+    logits: int = 0
 
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
@@ -63,15 +80,15 @@ class StepShape:
         packed = elem_bytes < 4
         q = self.tile_q * self.d_pad * elem_bytes // (4 * lanes)
         s = self.tile_q * self.tile_kv // lanes
-        o = self.tile_q * self.columns if self.columns else self.tile_q * self.d_pad // lanes
+        o = self.tile_q * self.columns if self.columns else self.tile_q * self.dv_pad // lanes
         vec, threads = 16 // elem_bytes, self.waves * lanes
-        elements = self.tile_kv * self.d_pad
-        k_chunks = -(-elements // (vec * threads))
-        v_keys = keys_of_v_block(self.tile_kv, self.d_pad, self.dv_run, threads)
-        v_rows = -(-elements // (v_keys * self.dv_run * threads)) * v_keys if packed else k_chunks
+        k_elements, v_elements = self.tile_kv * self.d_pad, self.tile_kv * self.dv_pad
+        k_chunks = -(-k_elements // (vec * threads))
+        v_keys = keys_of_v_block(self.tile_kv, self.dv_pad, self.dv_run, threads)
+        v_block = v_keys * self.dv_run if packed else vec
+        v_rows = -(-v_elements // (v_block * threads)) * (v_keys if packed else 1)
         v_row = self.dv_run if packed else vec
-        access = gcd(self.d, vec)
-        offsets = k_chunks * (vec // access) + v_rows * -(-v_row // access)
+        offsets = k_chunks * (vec // gcd(self.d, vec)) + v_rows * -(-v_row // gcd(self.dv, vec))
         return q, s, s // (4 if packed else 2), o, 4 * k_chunks, v_rows * -(-v_row * elem_bytes // 4), offsets
 
     @property
@@ -82,13 +99,15 @@ class StepShape:
     @property
     def fragments(self) -> int:
         """LDS reads under way: all fragments of one product, but no more than the compiler keeps."""
-        return min(FRAGMENTS[self.elem_bytes], self.tile_kv * self.d_pad * self.elem_bytes // (4 * self.lanes))
+        wider = max(self.d_pad, self.dv_pad)
+        return min(FRAGMENTS[self.elem_bytes], self.tile_kv * wider * self.elem_bytes // (4 * self.lanes))
 
     @property
     def is_calibrated(self) -> bool:
         """Whether binaries of this kind were measured: chained, rows of whole atoms, steps of full length."""
         full = self.tile_kv >= FULL_STEP or self.d > FULL_STEP_TO_D
-        return self.chained and full and self.d == self.d_pad and self.tile_q > 16
+        whole = self.d == self.d_pad == self.dv
+        return self.chained and full and whole and self.tile_q > 16 and not self.bounds and not self.logits
 
     def need(self, unified: bool) -> tuple[int, int, int]:
         """(ArchVGPRs, AccVGPRs, all registers) that must be there.
@@ -99,6 +118,7 @@ class StepShape:
         """
         q, s, p, o, k, v, offsets = self.counts()
         touched = 2 * s + p + max(k, v) + offsets + 5 * self.query_tiles + ADDRESSES + FRAGMENTS_LEAST
+        touched += self.bounds + self.logits
         matrix = 0 if self.columns else 2 * s + o
         if unified:
             return touched + o, 0, touched + o + q
@@ -127,6 +147,8 @@ class StepShape:
             RegisterItem(
                 "K, V under way", max(k, v), "arch", "next K under the first product, next V under the second"
             ),
+            RegisterItem("bounds", self.bounds, "arch", "ends of what each query sees"),
+            RegisterItem("logits", self.logits, "arch", "bias of a step, positions and slopes"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access of a step"),
             RegisterItem("addresses", ADDRESSES, "arch", "LDS addresses, loop control, temporaries of the softmax"),
             RegisterItem("pairs", self.pairs, "arch", "copies of scalar accumulators for packed arithmetic"),

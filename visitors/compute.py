@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from closedform.hw.errors import BadInput
-from closedform.operators.attention import AttentionDevice
+from closedform.operators.attention import Attention, AttentionDevice
 from closedform.operators.conv2d import Conv2d, Conv2dDevice
 from closedform.operators.conv2d_reference import finished
 from closedform.operators.depthwise import DepthwiseDevice
@@ -25,7 +25,7 @@ from .compute_depthwise import DepthwiseCompute
 from .compute_gemm import GemmCompute
 from .compute_softmax import SoftmaxCompute
 
-__all__ = ["ComputeVisitor", "input_shapes"]
+__all__ = ["ComputeVisitor", "input_shapes", "random_inputs"]
 
 
 class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dCompute, DepthwiseCompute):
@@ -51,7 +51,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dComput
     ) -> Array:
         """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
-        Attention takes Q, K and V, gemm A and B as stored and C and bias where it has them, softmax X and mask, conv2d
+        Attention takes Q, K and V and what its options add (rows past an entry's length give 0), gemm A and B as stored and C and bias where it has them, softmax X and mask, conv2d
         X and W as stored and bias, shaped as `input_shapes` says; alpha, beta and scale are gemm's. The array returned
         is f32 (f64 for f64) and holds values of the dtype.
         Raises BadInput for missing, unknown or misshapen inputs and for an open tree below the device level.
@@ -83,8 +83,31 @@ def input_shapes(op: Operator) -> dict[str, tuple[int, ...]]:
         if op.bias != "none":
             shapes["bias"] = (op.batch, op.M if op.bias == "row" else op.N)
         return shapes
-    keys = (op.batch, op.key_heads, op.L_kv, op.d)
-    return {"Q": (op.batch, op.heads, op.L_q, op.d), "K": keys, "V": keys}
+    return _attention_shapes(op)
+
+
+def _attention_shapes(op: Attention) -> dict[str, tuple[int, ...]]:
+    keys = (op.batch, op.key_heads, op.L_kv)
+    shapes: dict[str, tuple[int, ...]] = {"Q": (op.batch, op.heads, op.L_q, op.d)}
+    shapes |= {"K": (*keys, op.d), "V": (*keys, op.columns)}
+    if op.bias:
+        shapes["bias"] = (op.batch, op.heads, op.L_q, op.L_kv)
+    if op.alibi:
+        shapes["slopes"] = (op.heads,)
+    if op.varlen:
+        shapes["query_lengths"] = (op.batch,)
+    if op.varlen or op.key_lengths:
+        shapes["key_lengths"] = (op.batch,)
+    return shapes
+
+
+def random_inputs(op: Operator, generator: np.random.Generator) -> dict[str, Array]:
+    """Normal random inputs of the operator; lengths are drawn from 0 to the most that there may be."""
+    most = {"query_lengths": getattr(op, "L_q", 0), "key_lengths": getattr(op, "L_kv", 0)}
+    return {
+        name: generator.integers(0, most[name] + 1, shape) if name in most else generator.standard_normal(shape)
+        for name, shape in input_shapes(op).items()
+    }
 
 
 def _output_shape(op: Operator) -> tuple[int, ...]:
@@ -92,7 +115,7 @@ def _output_shape(op: Operator) -> tuple[int, ...]:
         return op.rows, op.cols
     if isinstance(op, Conv2d):
         return op.shape_y
-    return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.d)
+    return (op.batch, op.M, op.N) if isinstance(op, Gemm) else (op.batch, op.heads, op.L_q, op.columns)
 
 
 def _checked(op: Operator, inputs: dict[str, Any]) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from closedform.operators.attention import AttentionStep, AttentionTiles, AttentionWave, ScoreAtom, ValueAtom
+from closedform.operators.attention_logits import logits
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.monoid import SoftmaxState, log2_scale, power, raised
 from closedform.operators.numerics import Array, rounded
@@ -31,11 +32,20 @@ class AttentionMachine:
     maximum and sum are [waves, query tiles, 64].
     """
 
-    def __init__(self, waves: tuple[AttentionWave, ...], q: Array, k: Array, v: Array) -> None:
+    def __init__(
+        self,
+        waves: tuple[AttentionWave, ...],
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Array | None = None,
+        slope: Array | None = None,
+    ) -> None:
         self.op, self.waves, self.k, self.v = waves[0].op, waves, k, v
+        self.bias, self.slope = bias, slope
         self.tiles: AttentionTiles = waves[0].tiles
         self.layout = layout = self.make_layout()
-        self.c = log2_scale(self.op.scale)
+        self.c = log2_scale(self.op.logit_scale)
         self.column, self.group = LANE % layout.atom.m, LANE // layout.atom.m
         count, queries = len(waves), self.tiles.query_tiles
         self.query = np.arange(queries)[:, None] * layout.atom.n + self.column
@@ -54,10 +64,10 @@ class AttentionMachine:
     def _index_lds(self) -> None:
         """Offsets of all LDS accesses of a step: tables that the kernel computes from its lane number."""
         lay, column, group = self.layout, self.column, self.group
-        keys, d = np.arange(lay.tile_kv), np.arange(lay.d_pad)
+        keys, d, dv = np.arange(lay.tile_kv), np.arange(lay.d_pad), np.arange(lay.dv_pad)
         rows = np.array([lay.flat_row_of_key(int(key)) for key in keys])
         self.k_write = lay.k_offset(rows[:, None], d)
-        self.v_write = lay.v_offset(keys[:, None], d)
+        self.v_write = lay.v_offset(keys[:, None], dv)
         step, part = np.arange(lay.d_steps)[:, None, None], np.arange(lay.vec)
         self.d_of = lay.d_of(step, group[:, None], part)
         row = np.arange(lay.key_tiles)[:, None, None, None] * lay.atom.m + column[:, None]
@@ -81,11 +91,10 @@ class AttentionMachine:
     def load(self, step: AttentionStep) -> None:
         """K and V of the step into LDS, zeros past the valid keys; scores start at 0."""
         lay, extent = self.layout, step.keys.extent
-        tile = np.zeros((2, lay.tile_kv, lay.d_pad), np.float32)
-        tile[0, :extent, : self.op.d] = self.k[step.keys.slice]
-        tile[1, :extent, : self.op.d] = self.v[step.keys.slice]
-        self.lds_k, self.lds_v = np.full((2, lay.tile_kv * lay.d_pad), np.nan, np.float32)
-        self.lds_k[self.k_write], self.lds_v[self.v_write] = tile
+        k, v = (np.zeros((lay.tile_kv, width), np.float32) for width in (lay.d_pad, lay.dv_pad))
+        k[:extent, : self.op.d], v[:extent, : self.op.columns] = self.k[step.keys.slice], self.v[step.keys.slice]
+        self.lds_k, self.lds_v = (np.full(x.size, np.nan, np.float32) for x in (k, v))
+        self.lds_k[self.k_write], self.lds_v[self.v_write] = k, v
         self.s[...] = 0
 
     def score(self, atom: ScoreAtom) -> None:
@@ -97,9 +106,7 @@ class AttentionMachine:
 
     def softmax(self, step: AttentionStep) -> None:
         """Mask, maximum and sum of the tile, exponentials, and where it is due the rescaling of what was summed."""
-        s = self.s
-        if step.keys.is_clipped:
-            s = np.where(self.key_held < step.keys.extent, s, np.float32(-np.inf))
+        s = self._logits(step)
         top = self._across_groups(np.fmax.reduce(s, axis=(2, 4)), np.fmax)
         m = raised(self.state.m, top, self.c, (1, 2))
         rescale = power(self.state.m, m, self.c)
@@ -111,6 +118,16 @@ class AttentionMachine:
         self.p = rounded(np.moveaxis(registers, 0, -1), self.op.p_dtype)
         if self.op.variant != "chained":
             self._write_p()
+
+    def _logits(self, step: AttentionStep) -> Array:
+        """The scores as logits, -inf where a query does not see the key or there is none."""
+        op, key = self.op, self.key_held + step.keys.start
+        starts = np.array([wave.rows.start for wave in self.waves])
+        query = (starts[:, None, None] + self.query)[:, :, None, :, None]
+        bias = None
+        if self.bias is not None:
+            bias = self.bias[np.minimum(query, op.L_q - 1), np.minimum(key, op.L_kv - 1)]
+        return logits(op, self.s, op.visibility, query, key, bias, self.slope)
 
     def _write_p(self) -> None:
         """P through LDS: each wave writes its own image P[query][key]."""
@@ -143,18 +160,18 @@ class AttentionMachine:
         """Valid rows of O of each wave, [rows, d]."""
         lay = self.layout
         inverse = self._row_states().inverse()
-        padded = np.full((len(self.waves), self.tiles.tile_q, lay.d_pad), np.nan, np.float32)
+        padded = np.full((len(self.waves), self.tiles.tile_q, lay.dv_pad), np.nan, np.float32)
         if self.op.variant == "fma":
             padded[:, :, self._columns] = self.scalar * self._of_query(inverse)[:, :, None, None]
         else:
             rows = self.query[:, None, :, None]
             padded[:, rows, self.dv_held] = self.o * inverse[:, :, None, :, None]
         pairs = zip(self.waves, padded, strict=True)
-        return [rows[: wave.rows.extent, : self.op.d] for wave, rows in pairs]
+        return [rows[: wave.rows.extent, : self.op.columns] for wave, rows in pairs]
 
     def lse(self) -> list[Array]:
         """Log-sum-exp of the valid rows of each wave, [rows]."""
-        values = self._of_query(self._row_states().lse(self.op.scale))
+        values = self._of_query(self._row_states().lse(self.op.logit_scale))
         return [rows[: wave.rows.extent] for wave, rows in zip(self.waves, values, strict=True)]
 
     def _row_states(self) -> SoftmaxState:

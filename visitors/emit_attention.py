@@ -17,18 +17,23 @@ from closedform.operators.attention import (
     ScoreAtom,
     ValueAtom,
 )
-from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.monoid import HEADROOM
 from closedform.operators.policy import Pad
 
 from . import emit_attention_atom as atom_text
 from . import emit_attention_block as block_text
+from . import emit_attention_entry as entry_text
+from . import emit_attention_logits as logits_text
+from . import emit_attention_mask as mask_text
 from . import emit_attention_schedule as schedule_text
 from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
 from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
-from .emit_host import formula, host
+from .formula import round_up
+from .emit_attention_form import Form
+from .emit_attention_host import formula, host
+from .emit_attention_host_options import host_with_options
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .visitor import Visitor
 
@@ -85,13 +90,14 @@ class AttentionEmit(Visitor):
         self._check_boundary()
         self._check_launch()
         self.elem_bytes = tiles.atom.dtype_a.bits // 8
-        self.layout = ChainLayout(tiles.atom, self.elem_bytes, tiles.d_pad, tiles.tile_kv, op.variant == "chained")
+        self.layout = tiles.layout(op)
         self.packed = self.elem_bytes < 4
         self.threads = tiles.waves * self.hw.wavefront_size
-        self.v_keys = keys_of_v_block(tiles.tile_kv, tiles.d_pad, self.layout.dv_run, self.threads)
+        self.v_keys = keys_of_v_block(tiles.tile_kv, self.layout.dv_pad, self.layout.dv_run, self.threads)
         self.columns = -(-tiles.d_pad // self.hw.wavefront_size)
         covered = self.columns * self.hw.wavefront_size if op.variant == "fma" else tiles.d_pad
-        self.padded = max(covered, tiles.d_pad) != op.d
+        self.form = Form(op, tiles)
+        self.padded = max(covered, tiles.d_pad) != op.d or self.layout.dv_pad != op.columns
 
     # --- device -------------------------------------------------------------------------------------------------
 
@@ -104,8 +110,9 @@ class AttentionEmit(Visitor):
                 self._constants(),
                 piece(CEIL_DIV),
                 self.visit(node.interior()[0]),
-                wave_text.kernel(op.lse),
-                host(op),
+                wave_text.kernel(self.form),
+                wave_text.merge(self.form),
+                host_with_options(self.form) if self.form.has_options else host(op),
             )
             + "\n"
         )
@@ -115,9 +122,17 @@ class AttentionEmit(Visitor):
     def visit_AttentionBlock(self, node: AttentionBlock) -> str:
         even = {units: count % self.threads == 0 for units, count in (("k", self._k_units), ("v", self._v_units))}
         return join(
-            block_text.resources(self.padded),
-            block_text.lds_images(self.packed, self._key_permutation(), self.op.variant == "fma"),
-            block_text.cooperative_loads(self.packed, even["k"], even["v"]),
+            block_text.resources(self.padded, self.form.own_columns),
+            entry_text.functions(self.form),
+            block_text.lds_images(self.packed, self._key_permutation(), self.op.variant == "fma", self.form.own_columns),
+            block_text.cooperative_loads(
+                self.packed,
+                even["k"],
+                even["v"],
+                block_text.v_row(self.padded, self.form.own_columns),
+                self.form.own_columns,
+                self.form.small_pages,
+            ),
             self.visit(node.interior()[0]),
         )
 
@@ -128,7 +143,8 @@ class AttentionEmit(Visitor):
         if self.packed and self.op.p_dtype == self.op.dtype:
             by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
             convert = "bits" if by_hand else "round"
-        return join(softmax_text.softmax(convert, self.op.lse), self.visit(node.interior()[0]))
+        softmax = softmax_text.softmax(convert, mask_text.masked(self.form), self.form.keeps_lse)
+        return join(softmax, logits_text.functions(self.form), self.visit(node.interior()[0]))
 
     def visit_AttentionStep(self, node: AttentionStep) -> str:
         atoms = [self.visit(atom) for atom in node.interior()]
@@ -149,12 +165,13 @@ class AttentionEmit(Visitor):
             atom_text.p_image() if through_lds else "",
             atom_text.accumulators(scalar),
             atom_text.row_sum(),
+            atom_text.partial_offset(self.form),
             schedule_text.order(),
             atom_text.scalar_product(self.packed) if scalar else "",
             wave_text.wave(
-                self.op,
+                self.form,
                 self.packed and not through_lds,
-                atom_text.values(self.op.variant, self.packed),
+                atom_text.values(self.form, self.packed, self.padded),
                 "fx.Float32" if scalar else "Vec",
             ),
         )
@@ -168,8 +185,8 @@ class AttentionEmit(Visitor):
     @property
     def _v_units(self) -> int:
         if not self.packed:
-            return self._k_units
-        return self.tiles.tile_kv // self.v_keys * (self.tiles.d_pad // self.layout.dv_run)
+            return self.tiles.tile_kv * (self.layout.dv_pad // self.layout.vec)
+        return self.tiles.tile_kv // self.v_keys * (self.layout.dv_pad // self.layout.dv_run)
 
     @property
     def _v_vectors(self) -> int:
@@ -254,6 +271,13 @@ class AttentionEmit(Visitor):
         key_group = lay.key_of_c(1, 0, 0) - lay.key_of_c(0, 0, 0)
         c_rows = [lay.c_row(0, r) for r in range(lay.acc)]
         dv_group = lay.dv_of(0, lay.c_row(1, 0)) - lay.dv_of(0, lay.c_row(0, 0))
+        columns = self.form.v_dim
+        own: list[tuple[str, Any, str]] = []
+        if self.form.own_columns:
+            own = [
+                ("V_DIM, V_DIM_PADDED", f"{op.columns}, {lay.dv_pad}", "columns of V and O, and with zeros up to atoms"),
+                ("V_ACCESS", gcd(op.columns, lay.vec), "elements of a global access that never straddles its rows' end"),
+            ]
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{self.hw.gfx}"', ""),
             (
@@ -266,6 +290,7 @@ class AttentionEmit(Visitor):
                 f"{op.d}, {tiles.d_pad}",
                 "d, and d filled with zeros up to whole atoms",
             ),
+            *own,
             ("TILE_Q", tiles.tile_q, "query rows of a wave"),
             ("TILE_KV", tiles.tile_kv, "keys of a step"),
             ("WAVES", tiles.waves, "waves of a workgroup"),
@@ -286,11 +311,7 @@ class AttentionEmit(Visitor):
             ("VEC", lay.vec, "elements of a 16-byte access"),
             ("ACCESS", gcd(op.d, lay.vec), "elements of a global access that never straddles a row's end"),
             ("CHUNK", "GROUPS * VEC", "elements that one access of every lane group covers"),
-            (
-                "Q_TILES, KEY_TILES, D_TILES",
-                "TILE_Q // ATOM_N, TILE_KV // ATOM_M, HEAD_DIM_PADDED // ATOM_M",
-                "",
-            ),
+            ("Q_TILES, KEY_TILES, D_TILES", f"TILE_Q // ATOM_N, TILE_KV // ATOM_M, {columns}_PADDED // ATOM_M", ""),
             ("D_CHUNKS, KEY_CHUNKS", "HEAD_DIM_PADDED // CHUNK, TILE_KV // CHUNK", ""),
             ("KEY", tuple(key), "key of each score register in lane group 0, from the C map"),
             ("KEY_GROUP", key_group, "keys between neighbouring lane groups"),
@@ -315,9 +336,11 @@ class AttentionEmit(Visitor):
             ("ROW_CHUNKS", "HEAD_DIM_PADDED // VEC", "16-byte chunks of a row"),
             ("K_UNITS", "TILE_KV * ROW_CHUNKS", ""),
         ]
+        if self.form.own_columns and not self.packed:
+            rows += [("V_ROW_CHUNKS", "V_DIM_PADDED // VEC", ""), ("V_UNITS", "TILE_KV * V_ROW_CHUNKS", "")]
         if self.packed:
             rows += [
-                ("V_ROW_UNITS", "HEAD_DIM_PADDED // V_COLS", ""),
+                ("V_ROW_UNITS", f"{columns}_PADDED // V_COLS", ""),
                 ("V_KEYS", self.v_keys, "keys of the block of V that a thread transposes"),
                 ("V_SHARES", "VEC // V_KEYS", "of these blocks side by side in LDS"),
                 ("V_UNITS", "TILE_KV // V_KEYS * V_ROW_UNITS", "blocks of V_KEYS keys x V_COLS columns"),
@@ -338,10 +361,30 @@ class AttentionEmit(Visitor):
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
         ]
-        if op.lse:
+        if self.form.keeps_lse:
             rows.append(("LN_2", "math.log(2.0)", ""))
-        if self.padded or op.lse:
+        if self.padded or self.form.keeps_lse:
             rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
+        if op.window:
+            rows.append(("WINDOW", op.window, "a query sees keys less than so far from its position"))
+        if op.sink:
+            rows.append(("SINK", op.sink, "first keys, which the window does not hide"))
+        if self.form.split:
+            threads = round_up(op.columns, self.hw.wavefront_size)
+            rows += [
+                ("SPLITS", tiles.splits, "workgroups that share the keys of a query block, unless run() is told others"),
+                ("MERGE_THREADS", threads, "a column each"),
+                ("PARTIAL_ACCESS", gcd(op.columns, 4), "f32 elements of a store of what a split comes to"),
+            ]
+        if self.form.small_pages:
+            rows.append(("PAGES_LIMIT", 2**32 - 4096, "bytes of a cache whose pages are less than a tile"))
+            rows.append(("NOWHERE", -4096 // self.elem_bytes, "element past that limit, with the columns of a row"))
+        if op.page:
+            rows.append(("PAGE", op.page, "keys of a page"))
+        if op.bias:
+            rows.append(("BIAS_RUN", min(lay.vec, 4), "consecutive keys of a lane, loaded together"))
+        if op.softcap is not None:
+            rows.append(("CAP", repr(float(op.softcap)), "of the logits, unless run() is given another"))
         if op.group > 1:
             rows.append(("HEADS_PER_KV", op.group, "neighbouring heads of Q that share a head of K and V"))
         if op.softmax_scale is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from textwrap import indent
 
+from .emit_attention_form import Form
 from .emit_text import fill, join, piece
 
-__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "row_sum", "scalar_product", "values"]
+__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "partial_offset", "row_sum", "scalar_product", "values"]
 
 
 def matrix_multiply() -> str:
@@ -142,7 +143,7 @@ def value_products(self, p, acc):
 _STORE_MFMA = '''
 def epilogue(self, l, acc):
     """O = O^T / l, V_COLS consecutive columns at a time; a row without visible keys gives 0."""
-    rows, row_stride = self.query_rows(self.O), fx.Int32(stride(self.O, 2))
+    rows, row_stride = @rows@, fx.Int32(stride(self.O, 2))
     for n in range(Q_TILES):
         total = row_sum(l[n])
         inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / total)
@@ -150,7 +151,7 @@ def epilogue(self, l, acc):
         for d in range(D_TILES):
             for r in range(ACC):
                 columns[dv(d, C_ROW[r])] = fx.Float32(acc[n * D_TILES + d][r]) * inverse
-        for first in range(0, HEAD_DIM_PADDED, V_COLS):
+        for first in range(0, @v_dim@, V_COLS):
             if first in columns:
                 out = [columns[first + j] for j in range(V_COLS)]
                 col = first + DV_GROUP * self.group
@@ -167,10 +168,24 @@ _STORE_PIECES = '''
 def store(self, values, rows, row, row_stride, col):
     """Stores consecutive columns of one row in accesses that the head dim's alignment allows."""
     values = Vec.from_elements(values, fx.Float32)@to@
-    width = min(values.numel, ACCESS)
+    width = min(values.numel, @access@)
     for first in range(0, values.numel, width):
-        offset = element_offset(row, row_stride, col + first)
+        offset = @offset@
         raw_ptr_buffer_store(part(values, first, width), rows, offset.ir_value(), fx.Int32(0).ir_value())
+'''
+
+_PARTIAL_ROWS = '''
+def partial_rows(self):
+    """This wave's rows of what its split of the keys comes to, f32."""
+    row_stride, entry = stride(self.O, 2), fx.Int64(gpu.block_idx.z)
+    first = entry * stride(self.O, 0) + self.head * stride(self.O, 1) + fx.Int64(self.first_row) * row_stride
+    return resource(address_of(self.O) + first * 4, self.rows * row_stride * 4)
+'''
+
+_PARTIAL_OFFSET = '''
+def partial_offset(row, row_stride, col):
+    """Byte offset of (row, col); a column past the last lies past every extent."""
+    return (col < @columns@).select((row * row_stride + col) * 4, fx.Int32(OUT_OF_RANGE))
 '''
 
 _WRITE_P = '''
@@ -275,12 +290,30 @@ def scalar_product(packed: bool) -> str:
     return piece(_FMA_CHUNK).replace("@v_read@", read)
 
 
-def values(variant: str, packed: bool) -> str:
-    """Methods of the second product and the epilogue. `packed`: 16-bit types."""
+def partial_offset(form: Form) -> str:
+    """Where an element of what a split of the keys comes to lies; nothing where the keys are not split."""
+    return fill(piece(_PARTIAL_OFFSET), {"columns": form.v_dim}) if form.split else ""
+
+
+def values(form: Form, packed: bool, padded: bool) -> str:
+    """Methods of the second product and the epilogue. `packed`: 16-bit types; `padded`: rows are filled up to atoms."""
+    variant, own_columns = form.op.variant, form.own_columns
     to = ".to(DTYPE)" if packed else ""
     narrowed = packed and variant != "fma"
     run = "rounded(p[n][i : i + C_RUN])" if narrowed else "Vec.from_elements(p[n][i : i + C_RUN], fx.Float32)"
-    store = piece(_STORE_PIECES).replace("@to@", to)
+    dim = ", V_DIM" if own_columns and padded else ""
+    o = {
+        "v_dim": f"{form.v_dim}_PADDED",
+        "to": to,
+        "rows": f"self.query_rows(self.O{', V_DIM' if own_columns else ''})",
+        "access": "V_ACCESS" if own_columns else "ACCESS",
+        "offset": f"element_offset(row, row_stride, col + first{dim})",
+    }
+    if form.split:
+        o |= {"rows": "self.partial_rows()", "to": "", "access": "PARTIAL_ACCESS"}
+        o["offset"] = "partial_offset(row, row_stride, col + first)"
+    store = fill(piece(_STORE_PIECES), o)
+    partial = piece(_PARTIAL_ROWS) if form.split else ""
     write = piece(_WRITE_P).replace("@run@", run)
     if variant == "fma":
         return indent(join(write, piece(_VALUES_FMA), piece(_STORE_FMA), store, blank=1), "    ")
@@ -304,6 +337,6 @@ def values(variant: str, packed: bool) -> str:
             return lds_load(self.lds_p, p_place(n * ATOM_N + self.column, key), VEC)
         '''
     )
-    epilogue = piece(_STORE_MFMA)
+    epilogue = fill(piece(_STORE_MFMA), o)
     extra = [write, read_p] if variant == "lds" else [has_operand]
-    return indent(join(*extra, text, products, epilogue, store, blank=1), "    ")
+    return indent(join(*extra, text, products, epilogue, partial, store, blank=1), "    ")

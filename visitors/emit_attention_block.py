@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from .emit_text import join, piece
+from .emit_text import fill, join, piece
 
-__all__ = ["cooperative_loads", "lds_images", "resources"]
+__all__ = ["cooperative_loads", "lds_images", "resources", "v_row"]
 
+
+_RESOURCE = '''
+def resource(address, extent):
+    """Buffer descriptor at a 64-bit address: reads past `extent` bytes give 0, writes are dropped."""
+    extent = (extent > fx.Int64(0)).select(extent, fx.Int64(0))
+    extent = (extent < fx.Int64(MAX_RECORDS)).select(extent, fx.Int64(MAX_RECORDS))
+    pointer = fx.inttoptr(fx.PointerType.get(DTYPE.ir_type, fx.AddressSpace.Global, ELEM_BYTES), address)
+    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
+
+
+def stride(tensor, axis):
+    """Stride of a [batch, heads, L, d] tensor in elements, 64 bits."""
+    return fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))
+'''
 
 _OFFSET = '''
 def element_offset(row, row_stride, col):
@@ -14,69 +28,66 @@ def element_offset(row, row_stride, col):
 '''
 
 _OFFSET_PADDED = '''
-def element_offset(row, row_stride, col):
-    """Byte offset of (row, col) inside a tile; a column past the head dim lies past every extent."""
-    return (col < HEAD_DIM).select((row * row_stride + col) * ELEM_BYTES, fx.Int32(OUT_OF_RANGE))
+def element_offset(row, row_stride, col@parameter@):
+    """Byte offset of (row, col) inside a tile; a column past the @what@ lies past every extent."""
+    return (col < @dim@).select((row * row_stride + col) * ELEM_BYTES, fx.Int32(OUT_OF_RANGE))
+'''
+
+_LOAD = '''
+def load(source, row, row_stride, col, count@more@):
+    """`count` consecutive elements of one row, in accesses that the @alignment@ allows."""
+    width = min(count, @access@)
+    kind = Vec.make_type(width, DTYPE) if width > 1 else DTYPE.ir_type
+    offsets = [element_offset(row, row_stride, col + first@passed@) for first in range(0, count, width)]
+    parts = [rocdl.raw_ptr_buffer_load(kind, source, offset, fx.Int32(0), 0) for offset in offsets]
+    if len(parts) == 1 and width > 1:
+        return Vec(parts[0])
+    elements = parts if width == 1 else [Vec(part)[i] for part in parts for i in range(width)]
+    return Vec.from_elements([DTYPE(x) for x in elements], DTYPE)
 '''
 
 
-def resources(padded: bool) -> str:
-    """Buffer descriptors and guarded loads. `padded`: the head dim is zero-filled up to the atom."""
-    return join(
-        piece(
-            '''
-            def resource(address, extent):
-                """Buffer descriptor at a 64-bit address: reads past `extent` bytes give 0, writes are dropped."""
-                extent = (extent > fx.Int64(0)).select(extent, fx.Int64(0))
-                extent = (extent < fx.Int64(MAX_RECORDS)).select(extent, fx.Int64(MAX_RECORDS))
-                pointer = fx.inttoptr(fx.PointerType.get(DTYPE.ir_type, fx.AddressSpace.Global, ELEM_BYTES), address)
-                return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=extent))
-            '''
-        ),
-        piece(
-            '''
-            def stride(tensor, axis):
-                """Stride of a [batch, heads, L, d] tensor in elements, 64 bits."""
-                return fx.Int64(fx.get_scalar(fx.get(tensor.stride, axis)))
-            '''
-        ),
-        piece(_OFFSET_PADDED if padded else _OFFSET),
-        piece(
-            '''
-            def load(source, row, row_stride, col, count):
-                """`count` consecutive elements of one row, in accesses that the head dim's alignment allows."""
-                width = min(count, ACCESS)
-                kind = Vec.make_type(width, DTYPE) if width > 1 else DTYPE.ir_type
-                offsets = [element_offset(row, row_stride, col + first) for first in range(0, count, width)]
-                parts = [rocdl.raw_ptr_buffer_load(kind, source, offset, fx.Int32(0), 0) for offset in offsets]
-                if len(parts) == 1 and width > 1:
-                    return Vec(parts[0])
-                elements = parts if width == 1 else [Vec(part)[i] for part in parts for i in range(width)]
-                return Vec.from_elements([DTYPE(x) for x in elements], DTYPE)
-            '''
-        ),
-    )
+def resources(padded: bool, own_columns: bool) -> str:
+    """Buffer descriptors and guarded loads. `padded`: rows are zero-filled up to the atom; `own_columns`: rows of V
+    and O have a length of their own."""
+    names = {"parameter": "", "what": "head dim", "dim": "HEAD_DIM", "more": "", "access": "ACCESS", "passed": ""}
+    names["alignment"] = "head dim's alignment"
+    if own_columns:
+        names |= {"more": ", access=ACCESS", "access": "access", "alignment": "row's alignment"}
+        if padded:
+            names |= {"more": ", access=ACCESS, dim=HEAD_DIM", "parameter": ", dim=HEAD_DIM", "what": "row's end"}
+            names |= {"dim": "dim", "passed": ", dim"}
+    offset = fill(piece(_OFFSET_PADDED), names) if padded else piece(_OFFSET)
+    return join(piece(_RESOURCE), offset, fill(piece(_LOAD), names))
 
 
-def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
+def v_row(padded: bool, own_columns: bool) -> str:
+    """Arguments of load() that tell rows of V from those of Q and K."""
+    if not own_columns:
+        return ""
+    return ", V_ACCESS, V_DIM" if padded else ", V_ACCESS"
+
+
+def lds_images(packed: bool, permuted: str, by_column: bool, own_columns: bool) -> str:
     """Where K and V lie in LDS. `packed`: several keys share a register (16-bit types); `permuted`: K row order,
-    `by_column`: V is read by column number (variant fma)."""
+    `by_column`: V is read by column number (variant fma); `own_columns`: its rows have a length of their own."""
+    v_dim = "V_DIM_PADDED" if own_columns else "HEAD_DIM_PADDED"
     key_row = f'''
         def k_row(key):
             """LDS row of a key{": a lane's scores then belong to consecutive keys of V" if permuted else ""}."""
             return {permuted or "key"}
         '''
     v_place = (
-        '''
+        f'''
         def v_place(key_group, position):
             """LDS element of V: VEC keys of one dv side by side."""
-            return (key_group * HEAD_DIM_PADDED + position) * VEC
+            return (key_group * {v_dim} + position) * VEC
         '''
         if packed
-        else '''
+        else f'''
         def v_place(key, col):
             """LDS element of V[key][col]."""
-            return key * HEAD_DIM_PADDED + col
+            return key * {v_dim} + col
         '''
     )
     v_position = (
@@ -111,104 +122,103 @@ def lds_images(packed: bool, permuted: str, by_column: bool) -> str:
     )
 
 
-def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool) -> str:
+_STORE_IF = """
+@flyc.jit
+def store_if(active, value, pointer):
+    if active:
+        fx.ptr_store(value, pointer)
+"""
+
+_LOAD_CHUNKS = '''
+def load_@name@(source, @rows@, thread):
+    """This thread's 16-byte chunks of a @tile@ tile, and the operations that load them."""
+    chunks = []
+
+    def fetch(unit):
+        row, chunk = unit // @chunks@, unit % @chunks@
+        chunks.append(load(source, @row@, chunk * VEC, VEC@of@))
+
+    accesses = VEC // @access@
+    units = [thread + i * THREADS for i in range(ceil_div(@units@, THREADS))]
+    return chunks, [(VMEM_READ, accesses, accesses, partial(fetch, unit)) for unit in units]
+'''
+
+_LOAD_V_LIKE_K = '''
+def load_v(source, @rows@, thread):
+    """This thread's 16-byte chunks of a V tile."""
+    return load_k(source, @rows@, thread)
+'''
+
+_STORE_CHUNKS = '''
+def store_@name@(image, chunks, thread):
+    def write(unit, values):
+        pointer = image + fx.Int32(@place@)
+        @store@
+
+    return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
+'''
+
+_LOAD_BLOCKS = '''
+def load_v(source, @rows@, thread):
+    """This thread's blocks of V_KEYS keys x V_COLS dv of a V tile, one row vector per key."""
+    vectors = []
+
+    def fetch(unit, key):
+        row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
+        vectors.append(load(source, @row@, col, V_COLS@of@))
+
+    accesses = ceil_div(V_COLS, @access@)
+    units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
+    places = [(unit, key) for unit in units for key in range(V_KEYS)]
+    return vectors, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
+'''
+
+_STORE_BLOCKS = '''
+def store_v(image, rows, thread):
+    """Transposes each block in registers: V_KEYS keys of one dv become one write."""
+
+    def write(unit, block, j):
+        values = Vec.from_elements([row[j] for row in block], DTYPE)
+        row, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
+        place = v_place(row // V_SHARES, j * V_ROW_UNITS + group) + row % V_SHARES * V_KEYS
+        pointer = image + fx.Int32(place)
+        @store@
+
+    out = []
+    for i in range(0, len(rows), V_KEYS):
+        unit, block = thread + i // V_KEYS * THREADS, rows[i : i + V_KEYS]
+        out += [(WRITE, 1, V_KEYS // 2 + 1, partial(write, unit, block, j)) for j in range(V_COLS)]
+    return out
+'''
+
+
+def cooperative_loads(
+    packed: bool, k_divides: bool, v_divides: bool, of_v: str, own_columns: bool, paged: bool
+) -> str:
     """Loads of one K and one V tile by all threads of the workgroup, and the stores to LDS.
 
-    `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate.
+    `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate. `of_v`: see
+    v_row. `paged`: rows are found by a function, not by a stride.
     """
-    store_if = ""
-    if not (k_divides and v_divides):
-        store_if = piece(
-            """
-            @flyc.jit
-            def store_if(active, value, pointer):
-                if active:
-                    fx.ptr_store(value, pointer)
-            """
-        )
+    rows = {"rows": "place", "row": "place(row), fx.Int32(1)"} if paged else {"rows": "row_stride", "row": "row, row_stride"}
 
-    def store(value: str, pointer: str, units: str, divides: bool) -> str:
+    def store(units: str, divides: bool) -> str:
         if divides:
-            return f"fx.ptr_store({value}, {pointer})"
-        return f"store_if(unit < {units}, {value}, {pointer})"
+            return "fx.ptr_store(values.ir_value(), pointer)"
+        return f"store_if(unit < {units}, values.ir_value(), pointer)"
 
-    load_k = piece(
-        '''
-        def load_k(source, row_stride, thread):
-            """This thread's 16-byte chunks of a K tile, and the operations that load them."""
-            chunks = []
-
-            def fetch(unit):
-                row, chunk = unit // ROW_CHUNKS, unit % ROW_CHUNKS
-                chunks.append(load(source, row, row_stride, chunk * VEC, VEC))
-
-            accesses = VEC // ACCESS
-            units = [thread + i * THREADS for i in range(ceil_div(K_UNITS, THREADS))]
-            return chunks, [(VMEM_READ, accesses, accesses, partial(fetch, unit)) for unit in units]
-        '''
+    k = {"name": "k", "tile": "K", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "access": "ACCESS", "of": ""}
+    k |= {"place": "k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS)", "store": store("K_UNITS", k_divides)}
+    v = {"name": "v", "tile": "V", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "access": "ACCESS", "of": of_v}
+    if own_columns:
+        v |= {"chunks": "V_ROW_CHUNKS", "units": "V_UNITS", "access": "V_ACCESS"}
+    v["place"] = fill("v_place(unit // @chunks@, unit % @chunks@ * VEC)", v)
+    v["store"] = store("V_UNITS" if packed else v["units"], v_divides)
+    load_v = _LOAD_BLOCKS if packed else _LOAD_CHUNKS if own_columns else _LOAD_V_LIKE_K
+    return join(
+        "" if k_divides and v_divides else piece(_STORE_IF),
+        fill(piece(_LOAD_CHUNKS), k | rows),
+        fill(piece(_STORE_CHUNKS), k),
+        fill(piece(load_v), v | rows),
+        fill(piece(_STORE_BLOCKS if packed else _STORE_CHUNKS), v),
     )
-    store_k = piece(
-        f"""
-        def store_k(image, chunks, thread):
-            def write(unit, values):
-                pointer = image + fx.Int32(k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS))
-                {store("values.ir_value()", "pointer", "K_UNITS", k_divides)}
-
-            return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
-        """
-    )
-    if packed:
-        load_v = piece(
-            '''
-            def load_v(source, row_stride, thread):
-                """This thread's blocks of V_KEYS keys x V_COLS dv of a V tile, one row vector per key."""
-                rows = []
-
-                def fetch(unit, key):
-                    row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
-                    rows.append(load(source, row, row_stride, col, V_COLS))
-
-                accesses = ceil_div(V_COLS, ACCESS)
-                units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
-                places = [(unit, key) for unit in units for key in range(V_KEYS)]
-                return rows, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
-            '''
-        )
-        store_v = piece(
-            f'''
-            def store_v(image, rows, thread):
-                """Transposes each block in registers: V_KEYS keys of one dv become one write."""
-
-                def write(unit, block, j):
-                    values = Vec.from_elements([row[j] for row in block], DTYPE)
-                    row, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
-                    place = v_place(row // V_SHARES, j * V_ROW_UNITS + group) + row % V_SHARES * V_KEYS
-                    pointer = image + fx.Int32(place)
-                    {store("values.ir_value()", "pointer", "V_UNITS", v_divides)}
-
-                out = []
-                for i in range(0, len(rows), V_KEYS):
-                    unit, block = thread + i // V_KEYS * THREADS, rows[i : i + V_KEYS]
-                    out += [(WRITE, 1, V_KEYS // 2 + 1, partial(write, unit, block, j)) for j in range(V_COLS)]
-                return out
-            '''
-        )
-    else:
-        load_v = piece(
-            '''
-            def load_v(source, row_stride, thread):
-                """This thread's 16-byte chunks of a V tile."""
-                return load_k(source, row_stride, thread)
-            '''
-        )
-        store_v = piece(
-            f"""
-            def store_v(image, chunks, thread):
-                def write(unit, values):
-                    pointer = image + fx.Int32(v_place(unit // ROW_CHUNKS, unit % ROW_CHUNKS * VEC))
-                    {store("values.ir_value()", "pointer", "K_UNITS", v_divides)}
-
-                return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
-            """
-        )
-    return join(store_if, load_k, store_k, load_v, store_v)

@@ -37,18 +37,6 @@ def rounded(values):
 ''',
 }
 
-_MASKED = '''
-def masked(tiles, group, keys_left):
-    """Scores of keys past the end become -inf, the identity of the maximum."""
-    keys_left = keys_left - KEY_GROUP * group
-    out = []
-    for t, tile in enumerate(tiles):
-        keys = KEY[t * ACC : (t + 1) * ACC]
-        seen = [(keys_left > key).select(tile[r], fx.Float32(NEG_INF)) for r, key in enumerate(keys)]
-        out.append(Vec.from_elements(seen, fx.Float32))
-    return out
-'''
-
 _LARGER = '''
 def larger(top, tile, r):
     """The maximum and two scores of a tile. A NaN is passed over here; the exponentials show it."""
@@ -97,8 +85,8 @@ def powers(tile, r, shift, log2_scale):
 '''
 
 
-def softmax(convert: str, lse: bool) -> str:
-    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `lse`: sums are
-    a result."""
-    texts = (_ACROSS, _EXP2, _ROUNDED[convert], _MASKED, _LARGER, _FINITE, _RESCALED_STATE, _RAISED, _POWERS)
-    return join(*map(piece, texts), piece(_LOG2) if lse else "")
+def softmax(convert: str, mask: str, lse: bool) -> str:
+    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `mask`: functions
+    of the mask; `lse`: sums are a result."""
+    before, after = (_ACROSS, _EXP2, _ROUNDED[convert]), (_LARGER, _FINITE, _RESCALED_STATE, _RAISED, _POWERS)
+    return join(*map(piece, before), mask, *map(piece, after), piece(_LOG2) if lse else "")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from closedform.operators.attention import Attention
-
+from . import emit_attention_entry as entry
+from . import emit_attention_logits as logits
+from . import emit_attention_mask as mask
+from .emit_attention_form import Form
 from .emit_text import fill, join, piece
 
-__all__ = ["kernel", "wave"]
+__all__ = ["kernel", "merge", "wave"]
 
 
 _WAVE = '''
@@ -18,57 +20,52 @@ class Wave:
     Lane l holds query l % ATOM_N of each query tile; the lane groups l // ATOM_N share a query and split its keys.
     """
 
-    def __init__(self, Q, K, V, O, L_q, L_kv, scale):
+    def __init__(self, Q, K, V, O, L_q, L_kv, scale@more@):
         shared = fx.SharedAllocator()
-        tile = fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]
-        self.lds_k = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
-        self.lds_v = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
+        @images@
         self.thread = fx.Int32(gpu.thread_idx.x)
         self.wave = fx.Int32(rocdl.readfirstlane(T.i32, self.thread // 64))
         self.lane = self.thread % 64
         self.column, self.group = self.lane % ATOM_N, self.lane // ATOM_N
-        self.first_row = fx.Int32(gpu.block_idx.x) * (WAVES * TILE_Q) + self.wave * TILE_Q
+        @first_row@
         @lds_p@
-        self.head, self.batch = fx.Int64(gpu.block_idx.y), fx.Int64(gpu.block_idx.z)
+        @batch@
         @kv_head@
+        @lengths@
         self.rows = fx.Int64(L_q - self.first_row)
         self.L_kv = L_kv
-        self.tiles = (L_kv + (TILE_KV - 1)) // TILE_KV
-        self.log2_scale = scale * LOG2_E
+        @tiles@
+        @factors@
         self.atom = fx.make_mma_atom(rocdl.MFMA(ATOM_M, ATOM_N, ATOM_K, DTYPE))
         self.O = O
         self.Q = Q
         self.K, self.V = self.head_of(K@kv@), self.head_of(V@kv@)
         self.k_stride, self.v_stride = stride(K, 2), stride(V, 2)
+        @v_more@
 
     def head_of(self, tensor@head_parameter@):
         """64-bit address of row 0 of this batch entry and head."""
-        offset = self.batch * stride(tensor, 0) + @head@ * stride(tensor, 1)
+        offset = @entry@ + @head@ * stride(tensor, 1)
         return fx.Int64(fx.ptrtoint(fx.get_iter(tensor))) + offset * ELEM_BYTES
 
-    def query_rows(self, tensor):
+    def query_rows(self, tensor@row_parameter@):
         """This wave's rows of Q or O: the extent ends with the last valid row, nothing past it is touched."""
         row_stride = stride(tensor, 2)
         address = self.head_of(tensor@q@) + fx.Int64(self.first_row) * row_stride * ELEM_BYTES
-        extent = ((self.rows - 1) * row_stride + HEAD_DIM) * ELEM_BYTES
+        extent = ((self.rows - 1) * row_stride + @row@) * ELEM_BYTES
         return resource(address, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0)))
 
-    def kv_tile(self, address, row_stride, tile):
-        """Rows of one K or V tile: rebased in 64 bits, so offsets inside a tile fit 32. Past the end it is empty."""
-        tile = fx.Int32(tile)
-        rows = fx.min(self.L_kv - tile * TILE_KV, fx.Int32(TILE_KV))
-        extent = fx.max((rows - 1) * fx.Int32(row_stride) + HEAD_DIM, fx.Int32(0)) * ELEM_BYTES
-        return resource(address + fx.Int64(tile) * TILE_KV * row_stride * ELEM_BYTES, fx.Int64(extent))
+    @kv_tile@
 
     def fetch_k(self, tile):
-        return load_k(self.kv_tile(self.K, self.k_stride, tile), fx.Int32(self.k_stride), self.thread)
+        return load_k(@k_tile@, self.thread)
 
     def fetch_v(self, tile):
-        return load_v(self.kv_tile(self.V, self.v_stride, tile), fx.Int32(self.v_stride), self.thread)
+        return load_v(@v_tile@, self.thread)
 
     def load_q(self):
         """Q stays in registers: operand B of the first product for every query tile and head-dim chunk."""
-        rows, row_stride = self.query_rows(self.Q), fx.Int32(stride(self.Q, 2))
+        rows, row_stride = self.query_rows(self.Q@q_row@), fx.Int32(stride(self.Q, 2))
         columns = [s * CHUNK + self.group * VEC for s in range(D_CHUNKS)]
         self.q = [
             [load(rows, n * ATOM_N + self.column, row_stride, col, VEC) for col in columns] for n in range(Q_TILES)
@@ -79,13 +76,14 @@ class Wave:
         self.load_q()
         order, scores, top = Order(), no_scores(), [None] * Q_TILES
         (k, k_loads), (v, v_loads) = self.fetch_k(fx.Int32(0)), self.fetch_v(fx.Int32(0))
+        @first_bias@
         order.do(k_loads + v_loads)
         order.do(store_k(self.lds_k, k, self.thread))
         gpu.barrier()
         k, k_loads = self.fetch_k(fx.Int32(1))
-        order.do(k_loads)
+        order.do(k_loads@first_bias_loads@)
         order.weave(*self.score_products(scores), [], 1.0)
-        order.do(self.maxima(scores, top))
+        order.do(@first_logits@self.maxima(scores, top))
         gpu.barrier()
         order.do(store_k(self.lds_k, k, self.thread))
         gpu.barrier()
@@ -97,28 +95,30 @@ class Wave:
         under V(t)^T P^T. V(t) and K(t+2) go to LDS, K(t+2) and V(t+1) are loaded.
         """
         v, scores, top, m, l, acc = split_state(state)
+        @clipping@
         m, l, acc = raised(top, m, l, acc, self.log2_scale)
         order, p, later = Order(), no_exponentials(), no_scores()
         exponentials = self.exponentials(scores, m, l, p)
         k, loads = self.fetch_k(tile + 2)
+        @next_bias@
         writes = store_v(self.lds_v, v, self.thread)
         order.weave(*self.score_products(later), loads + spread(exponentials[:EARLY_PAIRS], writes), 1.0)
         gpu.barrier()
         v, loads = self.fetch_v(tile + 1)
         writes = store_k(self.lds_k, k, self.thread)
         top = [None] * Q_TILES
-        others = loads + spread(exponentials[EARLY_PAIRS:] + self.maxima(later, top), writes)
+        @softmax@
         acc = self.values(order, p, acc, others)
         gpu.barrier()
         order.keep()
         return joined(v, later, top, m, l, acc)
 
     def last_step(self, state):
-        """The last tile: only it can be clipped, so only here scores are masked."""
+        """The last tile: @last@."""
         v, scores, _, m, l, acc = split_state(state)
         order, p, top = Order(), no_exponentials(), [None] * Q_TILES
         order.do(store_v(self.lds_v, v, self.thread))
-        scores = [masked(tiles, self.group, self.L_kv - (self.tiles - 1) * TILE_KV) for tiles in scores]
+        @last_scores@
         order.do(self.maxima(scores, top))
         m, l, acc = raised(top, m, l, acc, self.log2_scale)
         order.do(self.exponentials(scores, m, l, p))
@@ -195,6 +195,17 @@ def split_state(state):
     return v, scores, top, m, l, [@carried@(x) for x in state]
 '''
 
+_IMAGES = """
+tile = fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16]
+self.lds_k = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
+self.lds_v = fx.recast_iter(DTYPE, shared.allocate(tile).peek().ptr)
+"""
+_IMAGES_OF_BOTH = """
+k_tile, v_tile = fx.Array[DTYPE, TILE_KV * HEAD_DIM_PADDED, 16], fx.Array[DTYPE, TILE_KV * V_DIM_PADDED, 16]
+self.lds_k = fx.recast_iter(DTYPE, shared.allocate(k_tile).peek().ptr)
+self.lds_v = fx.recast_iter(DTYPE, shared.allocate(v_tile).peek().ptr)
+"""
+
 _LDS_P = """
 p_images = shared.allocate(fx.Array[P_TYPE, WAVES * TILE_Q * TILE_KV, 16]).peek().ptr
 self.lds_p = fx.recast_iter(P_TYPE, p_images) + self.wave * (TILE_Q * TILE_KV)
@@ -206,23 +217,15 @@ if (i + 2) % VEC == 0:
     p[n][i // VEC * VEC] = rounded(p[n][i // VEC * VEC : i + 2])
 """
 
-#: Heads of K and V: those of Q, or fewer that neighbours share.
-_EQUAL_HEADS = {"kv_head": "", "kv": "", "q": "", "head_parameter": "", "head": "self.head"}
-_GROUPED = {
-    "kv_head": "self.kv_head = fx.Int64(fx.Int32(gpu.block_idx.y) // HEADS_PER_KV)",
-    "kv": ", self.kv_head",
-    "q": ", self.head",
-    "head_parameter": ", head",
-    "head": "head",
-}
+_LAST = "only it can be clipped, so only here scores are masked"
 
 _STORE_LSE = '''
 def store_lse(self, lse, m, l):
-    """log sum exp of the scaled logits of each query, by its lane in group 0; -inf of a row without visible keys.
+    """log sum exp of the logits of each query, by its lane in group 0; -inf of a row without visible keys.
 
     The sum relative to a logit of +inf is NaN: that such a logit was there shows in the maximum alone.
     """
-    first = self.batch * stride(lse, 0) + self.head * stride(lse, 1) + fx.Int64(self.first_row)
+    first = @lse_entry@ + self.head * stride(lse, 1) + fx.Int64(self.first_row)
     rows = resource(fx.Int64(fx.ptrtoint(fx.get_iter(lse))) + first * 4, self.rows * 4)
     for n in range(Q_TILES):
         value = (finite(m[n]) * self.log2_scale + log2(row_sum(l[n]))) * LN_2
@@ -232,39 +235,131 @@ def store_lse(self, lse, m, l):
 '''
 
 
-def wave(op: Attention, narrow: bool, values: str, carried: str) -> str:
+def wave(form: Form, narrow: bool, values: str, carried: str) -> str:
     """The Wave class. `narrow`: exponentials are rounded a fragment at a time; `values` are the methods of the second
     product, `carried` the type of one accumulator."""
+    extra = [mask.methods(form), logits.methods(form), fill(piece(_STORE_LSE), entry.place(form)) if form.keeps_lse else ""]
     body = fill(
         piece(_WAVE),
         {
-            "lds_p": "" if op.variant == "chained" else piece(_LDS_P),
+            "lds_p": "" if form.op.variant == "chained" else piece(_LDS_P),
             "narrow": piece(_NARROW) if narrow else "",
-            "kept": "m, " if op.lse else "",
-            **(_GROUPED if op.group > 1 else _EQUAL_HEADS),
+            "kept": "m, " if form.keeps_lse else "",
+            "head": "head" if form.op.group > 1 else "self.head",
+            "images": piece(_IMAGES if not form.own_columns else _IMAGES_OF_BOTH),
+            **entry.place(form),
+            **entry.tile(form),
+            **logits.steps(form),
+            "tiles": mask.tile_range(form),
+            "clipping": mask.clipping(form),
+            "last_scores": mask.last_scores(form),
+            "last": "its scores are masked, whoever sees it" if form.op.has_mask else _LAST,
+            "more": ", ".join(["", *more_arguments(form)]),
         },
     )
-    parts = [body, values, *([indent(piece(_STORE_LSE), "    ")] if op.lse else [])]
+    parts = [body, values, *(indent(text, "    ") for text in extra if text)]
     return join(piece(_STATE).replace("@carried@", carried), join(*parts, blank=1))
 
 
-def kernel(lse: bool) -> str:
-    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue. `lse`: with a second result."""
+def more_arguments(form: Form) -> tuple[str, ...]:
+    """Arguments of the kernel behind Q, K, V, O, the log-sum-exp, L_q, L_kv and the scale: tensors, then numbers."""
+    splits = ("splits",) if form.split else ()
+    return (*entry.tensors(form), *logits.tensors(form), *logits.numbers(form), *splits)
+
+
+def kernel(form: Form) -> str:
+    """The kernel: prologue, loop over all tiles but the last, the last tile, epilogue."""
     text = piece(
         """
         @flyc.kernel(known_block_size=[THREADS, 1, 1])
         def attention_kernel(
             @parameters@
         ):
-            wave = Wave(Q, K, V, O, L_q, L_kv, scale)
+            wave = Wave(Q, K, V, @out@, L_q, L_kv, scale@more@)
             state = wave.prologue()
             for tile, carried in range(fx.Int32(0), wave.tiles - 1, fx.Int32(1), init=state):
-                state = yield wave.step(tile, carried)
+                state = yield wave.step(@tile@, carried)
             @finish@
         """
     )
-    tensors, sizes = "Q: fx.Tensor, K: fx.Tensor, V: fx.Tensor, O: fx.Tensor", "L_q: fx.Int32, L_kv: fx.Int32"
-    parameters = f"{tensors}, LSE: fx.Tensor,\n{sizes}" if lse else f"{tensors}, {sizes}"
-    both = "m, l, acc = wave.last_step(state)\nwave.store_lse(LSE, m, l)\nwave.epilogue(l, acc)"
-    finish = both if lse else "wave.epilogue(*wave.last_step(state))"
-    return fill(text, {"parameters": f"{parameters}, scale: fx.Float32", "finish": finish})
+    both = "m, l, acc = wave.last_step(state)\nwave.store_lse(@lse@, m, l)\nwave.epilogue(l, acc)"
+    results = {"out": "PARTIAL", "lse": "PARTIAL_LSE"} if form.split else {"out": "O", "lse": "LSE"}
+    finish = fill(both, results) if form.keeps_lse else "wave.epilogue(*wave.last_step(state))"
+    more = ", ".join(["", *more_arguments(form)])
+    tile = "fx.Int32(tile)" if form.has_options else "tile"
+    return fill(text, {"parameters": parameters(form), "finish": finish, "more": more, "tile": tile, **results})
+
+
+_MERGE = '''
+@flyc.kernel(known_block_size=[MERGE_THREADS, 1, 1])
+def merge_kernel(
+    PARTIAL: fx.Tensor, PARTIAL_LSE: fx.Tensor, O: fx.Tensor,@lse_parameter@ L_q: fx.Int32, splits: fx.Int32
+):
+    """Row x of O of head y and batch entry z: the results of all splits, weighted by what their exponentials sum to."""
+    row, head, batch = (fx.Int64(x) for x in (gpu.block_idx.x, gpu.block_idx.y, gpu.block_idx.z))
+    column = fx.Int32(gpu.thread_idx.x)
+    first = batch * fx.Int64(splits)
+    lse_step, out_step = (stride(x, 0) * 4 for x in (PARTIAL_LSE, PARTIAL))
+    lses = address_of(PARTIAL_LSE) + first * lse_step + (head * stride(PARTIAL_LSE, 1) + row) * 4
+    outs = address_of(PARTIAL) + first * out_step + (head * stride(PARTIAL, 1) + row * stride(PARTIAL, 2)) * 4
+
+    top = fx.Float32(NEG_INF)
+    for split, (top,) in range(fx.Int32(0), splits, fx.Int32(1), init=[top]):
+        top = yield [fx.maxnumf(fx.Float32(top), number_at(lses + fx.Int64(split) * lse_step, fx.Int32(0), 1))]
+    top = fx.Float32(top)
+    base = finite(top)
+    total, out = fx.Float32(0.0), fx.Float32(0.0)
+    for split, (total, out) in range(fx.Int32(0), splits, fx.Int32(1), init=[total, out]):
+        weight = exp2((number_at(lses + fx.Int64(split) * lse_step, fx.Int32(0), 1) - base) * LOG2_E)
+        part = number_at(outs + fx.Int64(split) * out_step, column, @v_dim@)
+        total, out = yield [fx.Float32(total) + weight, fx.Float32(out) + weight * part]
+    total, out = fx.Float32(total), fx.Float32(out)
+    out = (total == fx.Float32(0.0)).select(fx.Float32(0.0), out / total)
+    place = batch * stride(O, 0) + head * stride(O, 1) + row * stride(O, 2)
+    target = resource(address_of(O) + place * ELEM_BYTES, fx.Int64(@v_dim@ * ELEM_BYTES))
+    value = Vec.from_elements([out], fx.Float32)@to@
+    raw_ptr_buffer_store(value[0].ir_value(), target, (column * ELEM_BYTES).ir_value(), fx.Int32(0).ir_value())
+    @store_lse@
+
+
+def number_at(address, index, count):
+    """Element `index` of `count` f32 numbers; 0 past them."""
+    source = resource(address, fx.Int64(count) * 4)
+    return fx.Float32(rocdl.raw_ptr_buffer_load(T.f32, source, index * 4, fx.Int32(0), 0))
+'''
+
+_MERGE_LSE = """
+value = (top == fx.Float32(-NEG_INF)).select(top, base + log2(total) * LN_2)
+place = batch * stride(LSE, 0) + head * stride(LSE, 1) + row
+target = resource(address_of(LSE) + place * 4, fx.Int64(4))
+raw_ptr_buffer_store(value.ir_value(), target, (column * 4).ir_value(), fx.Int32(0).ir_value())
+"""
+
+
+def merge(form: Form) -> str:
+    """The kernel that puts the results of all splits together; nothing where the keys are not split."""
+    if not form.split:
+        return ""
+    packed = form.op.elem_bytes < 4
+    return fill(
+        piece(_MERGE),
+        {
+            "lse_parameter": " LSE: fx.Tensor," if form.op.lse else "",
+            "v_dim": form.v_dim,
+            "to": ".to(DTYPE)" if packed else "",
+            "store_lse": piece(_MERGE_LSE) if form.op.lse else "",
+        },
+    )
+
+
+def parameters(form: Form) -> str:
+    """Parameters of the kernel with their types, tensors on lines of their own where there are more than four."""
+    results = ["PARTIAL", "PARTIAL_LSE"] if form.split else ["O", *(["LSE"] if form.op.lse else [])]
+    tensors = ["Q", "K", "V", *results]
+    more = [*entry.tensors(form), *logits.tensors(form)]
+    lines = [", ".join(f"{name}: fx.Tensor" for name in tensors)]
+    lines += [", ".join(f"{name}: fx.Tensor" for name in more)] if more else []
+    numbers = ["L_q: fx.Int32", "L_kv: fx.Int32", "scale: fx.Float32"]
+    numbers += [f"{name}: fx.Float32" for name in logits.numbers(form)]
+    numbers += ["splits: fx.Int32"] if form.split else []
+    return (", " if len(lines) == 1 and not form.keeps_lse else ",\n").join([",\n".join(lines), ", ".join(numbers)])

@@ -6,7 +6,8 @@ from closedform.operators.accuracy import compare, error_bound, relative_error
 from closedform.operators.attention import Attention
 from closedform.operators.gemm import Gemm
 from closedform.operators.numerics import rounded
-from closedform.operators.reference import attention_reference, reference
+from closedform.operators.attention_reference import attention_reference
+from closedform.operators.reference import reference
 
 rng = np.random.default_rng(0)
 
@@ -20,6 +21,13 @@ def test_relative_error_is_by_row():
     assert relative_error(exact, exact).tolist() == [0, 0, 0]
     assert relative_error(exact + np.array([[1.0], [0.0], [1.0]]), exact).tolist() == [0.25, 0, 0.01]
     assert relative_error(exact + 1e-30, exact)[1] == np.inf
+
+
+def attend(q, k, v, scale):
+    """Attention of [batch, heads, L, d] arrays, or of [L, d] ones."""
+    q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (q, k, v))
+    op = Attention(q.shape[2], k.shape[2], q.shape[3], *q.shape[:2], softmax_scale=scale)
+    return attention_reference(op, {"Q": q, "K": k, "V": v})[0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -36,21 +44,21 @@ def test_the_reference_is_plain_softmax_attention():
     q, k, v = draw(2, 3, 5, 8), draw(2, 3, 9, 8), draw(2, 3, 9, 8)
     p = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(8))
     expected = (p / p.sum(-1, keepdims=True)) @ v
-    assert np.allclose(attention_reference(q, k, v, 8**-0.5).out, expected, rtol=1e-13)
+    assert np.allclose(attend(q, k, v, 8**-0.5).out, expected, rtol=1e-13)
 
 
 def test_the_reference_rounds_its_inputs():
     op = Attention(5, 9, 8, dtype="bf16")
     q, k, v = draw(1, 1, 5, 8), draw(1, 1, 9, 8), draw(1, 1, 9, 8)
     exact = [rounded(x, "bf16").astype(np.float64) for x in (q, k, v)]
-    assert np.array_equal(reference(op, Q=q, K=k, V=v).out, attention_reference(*exact, op.scale).out)
+    assert np.array_equal(reference(op, Q=q, K=k, V=v).out, attend(*exact, op.scale).out)
 
 
 def test_a_long_reference_is_computed_in_parts(monkeypatch):
     q, k, v = draw(2, 1, 50, 8), draw(2, 1, 9, 8), draw(2, 1, 9, 8)
-    whole = attention_reference(q, k, v, 0.3)
-    monkeypatch.setattr("closedform.operators.reference.SCORES_AT_ONCE", 7 * 2 * 9)
-    parts = attention_reference(q, k, v, 0.3)
+    whole = attend(q, k, v, 0.3)
+    monkeypatch.setattr("closedform.operators.attention_reference.SCORES_AT_ONCE", 7 * 2 * 9)
+    parts = attend(q, k, v, 0.3)
     for field in ("out", "size", "growth", "lost"):
         assert np.allclose(getattr(parts, field), getattr(whole, field), rtol=1e-12)
         assert getattr(parts, field).shape == q.shape
@@ -58,10 +66,10 @@ def test_a_long_reference_is_computed_in_parts(monkeypatch):
 
 def test_rows_without_visible_keys_are_zero_in_the_reference():
     q, k, v = np.ones((2, 1)), np.full((3, 1), -np.inf), draw(3, 1)
-    ref = attention_reference(q, k, v, 1.0)
+    ref = attend(q, k, v, 1.0)
     assert (ref.out == 0).all()
     with np.errstate(invalid="ignore"):
-        assert np.isnan(attention_reference(q, k * np.nan, v, 1.0).out).all()
+        assert np.isnan(attend(q, k * np.nan, v, 1.0).out).all()
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

@@ -27,5 +27,5 @@ def test_the_reference_is_that_of_torch(options):
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=op.softmax_scale, enable_gqa=True)
     assert np.allclose(reference(op, **inputs).out, want.numpy(), rtol=1e-12, atol=1e-12)
     logits = q @ k.repeat_interleave(op.group, 1).transpose(-1, -2) * op.scale
-    lse = lse_reference(op, inputs["Q"], inputs["K"]).out[..., 0]
+    lse = lse_reference(op, **inputs).out[..., 0]
     assert np.allclose(lse, torch.logsumexp(logits, -1).numpy(), rtol=1e-12, atol=1e-12)

@@ -100,5 +100,5 @@ def simulate(
         exact = {n: loaded(x, case.dtype) for n, x in zip("QKV", (q, k, v), strict=True)}
         parts = [compare(op, loaded(out, case.dtype), reference(op, **exact))]
         if op.lse:
-            parts.append(compare_lse(op, lse, lse_reference(op, exact["Q"], exact["K"])))
+            parts.append(compare_lse(op, lse, lse_reference(op, **exact)))
         return result, worst_of(parts), loaded(out, case.dtype)

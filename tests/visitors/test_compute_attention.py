@@ -70,7 +70,7 @@ def check(op, tiles, level, inputs, visitor=ComputeVisitor):
     computed = visitor(level)
     parts = [compare(op, computed.run(op.tree(tiles), **inputs), reference(op, **inputs))]
     if op.lse:
-        parts.append(compare_lse(op, computed.lse, lse_reference(op, inputs["Q"], inputs["K"])))
+        parts.append(compare_lse(op, computed.lse, lse_reference(op, **inputs)))
     return worst_of(parts)
 
 

@@ -1,0 +1,61 @@
+"""What tells one emitted attention kernel from another: the options of the operator and what its tiles make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from closedform.operators.attention import OPTIONS, Attention, AttentionTiles
+
+__all__ = ["Form"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The operator and the tiles of a kernel, asked what its text depends on."""
+
+    op: Attention
+    tiles: AttentionTiles
+
+    @property
+    def split(self) -> bool:
+        """Whether the keys are split over workgroups, whose results a second kernel merges."""
+        return self.tiles.splits > 1
+
+    @property
+    def keeps_lse(self) -> bool:
+        """Whether the first kernel stores log-sum-exps: as a result, or for the merge."""
+        return self.op.lse or self.split
+
+    @property
+    def has_options(self) -> bool:
+        """Whether the host side is that of a kernel with options."""
+        return self.split or any(getattr(self.op, name) for name in OPTIONS)
+
+    @property
+    def small_pages(self) -> bool:
+        """Whether the keys of a tile lie in several pages."""
+        return 0 < self.op.page < self.tiles.tile_kv
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the tiles that a workgroup visits are not simply those from 0 on."""
+        return self.op.has_mask or self.split
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether some workgroup may have no keys to visit."""
+        return self.op.may_be_empty or self.split
+
+    @property
+    def own_columns(self) -> bool:
+        """Whether rows of V and O have another length than those of Q and K."""
+        return self.op.columns != self.op.d
+
+    @property
+    def v_dim(self) -> str:
+        """The constant that has the columns of V and O; with _PADDED behind it, those of whole atoms."""
+        return "V_DIM" if self.own_columns else "HEAD_DIM"
+
+    def number(self, tile: str) -> str:
+        """Which tile of the keys the tile of that number is."""
+        return f"self.tile_number({tile})" if self.is_numbered else tile
