@@ -63,7 +63,7 @@ class AttentionRun:
         results = {"lse": self.lse} if self.op.lse else {}
         self.module.run(**given, out=self.out, **results, **scalars)
 
-    # --- inputs ---------------------------------------------------------------------------------------------------------
+    # --- inputs -----------------------------------------------------------------------------------------------------
 
     def _given(self) -> dict[str, Any]:
         """Arguments of run()."""
@@ -117,7 +117,7 @@ class AttentionRun:
 
         op = self.op
         count = -(-op.L_kv // op.page)
-        keys = self.inputs["key_lengths"].astype(int) if op.key_lengths else np.full(op.batch, op.L_kv)
+        keys = self.inputs["key_lengths"].astype(int)
         order = np.random.default_rng(self.how.seed).permutation(op.batch * count + 1)[: op.batch * count]
         pages = order.reshape(op.batch, count).astype(np.int32)
         made: dict[str, Any] = {}
@@ -129,13 +129,8 @@ class AttentionRun:
                     held = given[name][i, :, first : min(first + op.page, keys[i])].transpose(0, 1)
                     cache[page, : len(held)] = held
             made[name] = cache
-        if op.key_lengths:
-            for i in range(op.batch):
-                pages[i, -(-keys[i] // op.page) :] = 2**30
-        elif op.L_kv % op.page:
-            for name in "kv":  # without lengths every page is full
-                last = made[name][pages[:, -1], op.L_kv % op.page :]
-                made[name][pages[:, -1], op.L_kv % op.page :] = torch.zeros_like(last)
+        for i in range(op.batch):
+            pages[i, -(-keys[i] // op.page) :] = 2**30
         return {**made, "pages": torch.tensor(pages)}
 
     def _lse(self) -> Any:
@@ -146,7 +141,7 @@ class AttentionRun:
             return torch.full((op.heads, int(self.inputs["query_lengths"].sum()) + 1), torch.nan)
         return torch.full((op.batch, op.heads, op.L_q), torch.nan)
 
-    # --- launches -------------------------------------------------------------------------------------------------------
+    # --- launches ---------------------------------------------------------------------------------------------------
 
     def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute a launch; workspaces start undefined."""
@@ -194,7 +189,7 @@ class AttentionRun:
             touched[z // self.tiles.splits, head, x * block : (x + 1) * block] = True
         return touched[:, :, : max(op.L_q, 1)]
 
-    # --- results --------------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def accuracy(self) -> Accuracy | None:
         """Every query whose workgroup ran, against float64; rows of other entries must be as they were."""

@@ -134,9 +134,13 @@ class Attention:
             raise BadInput(f"{given[0]} is not offered in the variant {self.variant!r}: take chained")
         if self.sink and not self.window:
             raise BadInput(f"sink={self.sink} says what a window must not hide: give window too")
-        for one, other in EXCLUSIVE:
+        for (one, other), why in EXCLUSIVE.items():
             if getattr(self, one) and getattr(self, other):
-                raise BadInput(f"{one} and {other} exclude each other: {EXCLUSIVE[one, other]}")
+                raise BadInput(f"{one} and {other} exclude each other: {why}")
+        if self.page and not self.key_lengths:
+            raise BadInput(
+                f"page={self.page}: how many keys the pages of an entry hold has to be told: give key_lengths"
+            )
         if self.page & (self.page - 1):
             raise BadInput(f"page={self.page} must be a power of two")
 

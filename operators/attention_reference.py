@@ -74,7 +74,7 @@ def attention_entries(op: Attention, inputs: Mapping[str, Array]) -> list[Entry]
 
 
 def attention_reference(op: Attention, inputs: Mapping[str, Array]) -> tuple[Reference, Reference]:
-    """O [batch, heads, L_q, columns] and the log-sum-exp [batch, heads, L_q, 1]; rows past an entry's give 0 and -inf."""
+    """O [batch, heads, L_q, columns] and the log-sum-exp [.., L_q, 1]; rows past an entry's give 0 and -inf."""
     out = Reference.zeros(op.batch, op.heads, op.L_q, op.columns)
     lse = Reference.zeros(op.batch, op.heads, op.L_q, 1)
     lse.out[...] = -np.inf
@@ -113,7 +113,9 @@ def entry_reference(op: Attention, entry: Entry) -> tuple[Reference, Reference]:
 
 
 def _joined(parts: list[Reference]) -> Reference:
-    values: list[Any] = [np.concatenate([getattr(p, field.name) for p in parts], axis=-2) for field in fields(Reference)]
+    values: list[Any] = [
+        np.concatenate([getattr(p, field.name) for p in parts], axis=-2) for field in fields(Reference)
+    ]
     return Reference(*values)
 
 

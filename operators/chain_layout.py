@@ -30,9 +30,9 @@ ACCESS_BYTES = 16
 class ChainLayout:
     """The layout of one attention step for `atom`: a pure function of the atom's three fragment maps.
 
-    `elem_bytes` is the size of an input element, `d_pad` the head dimension padded to `d_align`, `tile_kv`
-    the keys of one step, `v_pad` the padded columns of V and O, 0 for `d_pad`. With `permuted` the rows of K are stored in the order that the chain needs;
-    without it (variants that pass P through LDS) they are stored in natural order.
+    `elem_bytes` is the size of an input element, `d_pad` the head dimension padded to `d_align`, `tile_kv` the keys of
+    one step, `v_pad` the padded columns of V and O, 0 for `d_pad`. With `permuted` the rows of K are stored in the
+    order that the chain needs; without it (variants that pass P through LDS) they are stored in natural order.
 
     Raises BadInput where the maps do not chain, or where d_pad or tile_kv is not a multiple of one step.
     """

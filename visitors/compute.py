@@ -51,9 +51,10 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dComput
     ) -> Array:
         """The operator's result on `inputs`, which are rounded to their types first; so is the result.
 
-        Attention takes Q, K and V and what its options add (rows past an entry's length give 0), gemm A and B as stored and C and bias where it has them, softmax X and mask, conv2d
-        X and W as stored and bias, shaped as `input_shapes` says; alpha, beta and scale are gemm's. The array returned
-        is f32 (f64 for f64) and holds values of the dtype.
+        Attention takes Q, K and V and what its options add (rows past an entry's length give 0), gemm A and B as stored
+        and C and bias where it has them, softmax X and mask, conv2d X and W as stored and bias, shaped as
+        `input_shapes` says; alpha, beta and scale are gemm's. The array returned is f32 (f64 for f64) and holds values
+        of the dtype.
         Raises BadInput for missing, unknown or misshapen inputs and for an open tree below the device level.
         """
         op = tree.op

@@ -9,6 +9,7 @@ from closedform.operators.depthwise import DepthwiseTiles
 
 from .derivation import Derivation
 from .emit_attention import AttentionEmit
+from .emit_attention_form import attention_name
 from .emit_conv2d import Conv2dEmit, conv2d_name
 from .emit_depthwise import DepthwiseEmit, depthwise_name
 from .emit_gemm import GemmEmit, gemm_name
@@ -16,9 +17,6 @@ from .emit_softmax import SoftmaxEmit, softmax_name
 from .visitor import Visitor
 
 __all__ = ["EMIT_VISITORS", "emit_source", "kernel_name"]
-
-#: Columns of the atom that query tiles of a multiple of it have unless the caller fixed another.
-WIDE_ATOM = 32
 
 
 def _conv2d_visitor(derivation: Derivation) -> Visitor:
@@ -61,12 +59,5 @@ def kernel_name(derivation: Derivation) -> str:
     elif op.name == "conv2d":
         parts += depthwise_name(op, tiles) if isinstance(tiles, DepthwiseTiles) else conv2d_name(op, tiles)
     else:
-        parts += [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
-        if tiles.atom.n < WIDE_ATOM <= tiles.tile_q and tiles.tile_q % WIDE_ATOM == 0:
-            parts.append(f"{tiles.atom.m}x{tiles.atom.n}")
-        if op.variant != "chained":
-            parts.append(op.variant)
-        parts += [f"g{op.group}"] if op.group > 1 else []
-        parts += [] if op.softmax_scale is None else [f"scale{op.scale!r}"]
-        parts += ["lse"] if op.lse else []
+        parts += attention_name(op, tiles)
     return "_".join(parts)

@@ -30,11 +30,11 @@ from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
 from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
-from .formula import round_up
 from .emit_attention_form import Form
 from .emit_attention_host import formula, host
 from .emit_attention_host_options import host_with_options
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
+from .formula import round_up
 from .visitor import Visitor
 
 __all__ = ["AttentionEmit"]
@@ -124,7 +124,9 @@ class AttentionEmit(Visitor):
         return join(
             block_text.resources(self.padded, self.form.own_columns),
             entry_text.functions(self.form),
-            block_text.lds_images(self.packed, self._key_permutation(), self.op.variant == "fma", self.form.own_columns),
+            block_text.lds_images(
+                self.packed, self._key_permutation(), self.op.variant == "fma", self.form.own_columns
+            ),
             block_text.cooperative_loads(
                 self.packed,
                 even["k"],
@@ -275,8 +277,16 @@ class AttentionEmit(Visitor):
         own: list[tuple[str, Any, str]] = []
         if self.form.own_columns:
             own = [
-                ("V_DIM, V_DIM_PADDED", f"{op.columns}, {lay.dv_pad}", "columns of V and O, and with zeros up to atoms"),
-                ("V_ACCESS", gcd(op.columns, lay.vec), "elements of a global access that never straddles its rows' end"),
+                (
+                    "V_DIM, V_DIM_PADDED",
+                    f"{op.columns}, {lay.dv_pad}",
+                    "columns of V and O, and with zeros up to atoms",
+                ),
+                (
+                    "V_ACCESS",
+                    gcd(op.columns, lay.vec),
+                    "elements of a global access that never straddles its rows' end",
+                ),
             ]
         rows: list[tuple[str, Any, str]] = [
             ("TARGET", f'"{self.hw.gfx}"', ""),
@@ -372,7 +382,11 @@ class AttentionEmit(Visitor):
         if self.form.split:
             threads = round_up(op.columns, self.hw.wavefront_size)
             rows += [
-                ("SPLITS", tiles.splits, "workgroups that share the keys of a query block, unless run() is told others"),
+                (
+                    "SPLITS",
+                    tiles.splits,
+                    "workgroups that share the keys of a query block, unless run() is told others",
+                ),
                 ("MERGE_THREADS", threads, "a column each"),
                 ("PARTIAL_ACCESS", gcd(op.columns, 4), "f32 elements of a store of what a split comes to"),
             ]

@@ -7,7 +7,16 @@ from textwrap import indent
 from .emit_attention_form import Form
 from .emit_text import fill, join, piece
 
-__all__ = ["accumulators", "matrix_multiply", "output_columns", "p_image", "partial_offset", "row_sum", "scalar_product", "values"]
+__all__ = [
+    "accumulators",
+    "matrix_multiply",
+    "output_columns",
+    "p_image",
+    "partial_offset",
+    "row_sum",
+    "scalar_product",
+    "values",
+]
 
 
 def matrix_multiply() -> str:

@@ -149,14 +149,14 @@ def load_v(source, @rows@, thread):
     return load_k(source, @rows@, thread)
 '''
 
-_STORE_CHUNKS = '''
+_STORE_CHUNKS = """
 def store_@name@(image, chunks, thread):
     def write(unit, values):
         pointer = image + fx.Int32(@place@)
         @store@
 
     return [(WRITE, 1, 1, partial(write, thread + i * THREADS, x)) for i, x in enumerate(chunks)]
-'''
+"""
 
 _LOAD_BLOCKS = '''
 def load_v(source, @rows@, thread):
@@ -192,15 +192,17 @@ def store_v(image, rows, thread):
 '''
 
 
-def cooperative_loads(
-    packed: bool, k_divides: bool, v_divides: bool, of_v: str, own_columns: bool, paged: bool
-) -> str:
+def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool, of_v: str, own_columns: bool, paged: bool) -> str:
     """Loads of one K and one V tile by all threads of the workgroup, and the stores to LDS.
 
     `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate. `of_v`: see
     v_row. `paged`: rows are found by a function, not by a stride.
     """
-    rows = {"rows": "place", "row": "place(row), fx.Int32(1)"} if paged else {"rows": "row_stride", "row": "row, row_stride"}
+    rows = (
+        {"rows": "place", "row": "place(row), fx.Int32(1)"}
+        if paged
+        else {"rows": "row_stride", "row": "row, row_stride"}
+    )
 
     def store(units: str, divides: bool) -> str:
         if divides:

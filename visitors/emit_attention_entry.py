@@ -40,8 +40,8 @@ L_kv = (first_row < L_q).select(L_kv, fx.Int32(0))
 
 _SPLIT = """
 self.head = fx.Int64(gpu.block_idx.y)
-number = fx.Int32(gpu.block_idx.z)
-self.batch, self.split = fx.Int64(number // splits), number % splits
+entry = fx.Int32(gpu.block_idx.z)
+self.batch, self.split = fx.Int64(entry // splits), entry % splits
 """
 
 _PAGES = """
@@ -92,7 +92,11 @@ def tensors(form: Form) -> tuple[str, ...]:
 def functions(form: Form) -> str:
     """Functions that read numbers of entries."""
     some = form.op.key_lengths or form.op.varlen or form.op.page
-    return join(piece(_ADDRESS) if some or form.split else "", piece(_NUMBER) if some else "", piece(_STRETCH) if form.op.varlen else "")
+    return join(
+        piece(_ADDRESS) if some or form.split else "",
+        piece(_NUMBER) if some else "",
+        piece(_STRETCH) if form.op.varlen else "",
+    )
 
 
 def place(form: Form) -> dict[str, str]:

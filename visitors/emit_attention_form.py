@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from closedform.operators.attention import OPTIONS, Attention, AttentionTiles
 
-__all__ = ["Form"]
+__all__ = ["Form", "attention_name"]
+
+#: Columns of the atom that query tiles of a multiple of it have unless the caller fixed another.
+WIDE_ATOM = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,20 @@ class Form:
     def number(self, tile: str) -> str:
         """Which tile of the keys the tile of that number is."""
         return f"self.tile_number({tile})" if self.is_numbered else tile
+
+
+def attention_name(op: Attention, tiles: AttentionTiles) -> list[str]:
+    """Parts of the file name that tell an attention kernel from its neighbours."""
+    parts = [f"d{op.d}", f"q{tiles.tile_q}", f"kv{tiles.tile_kv}", f"w{tiles.waves}"]
+    if tiles.atom.n < WIDE_ATOM <= tiles.tile_q and tiles.tile_q % WIDE_ATOM == 0:
+        parts.append(f"{tiles.atom.m}x{tiles.atom.n}")
+    if op.variant != "chained":
+        parts.append(op.variant)
+    parts += [f"g{op.group}"] if op.group > 1 else []
+    parts += [] if op.softmax_scale is None else [f"scale{op.scale!r}"]
+    parts += ["lse"] if op.lse else []
+    for name in OPTIONS:
+        value = getattr(op, name)
+        if value:
+            parts.append(name.replace("_", "") if value is True else f"{name.replace('_', '')}{value!r}")
+    return [*parts, *(["split"] if tiles.splits > 1 else [])]

@@ -224,7 +224,6 @@ def _run_text(form: Form) -> dict[str, str]:
     checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
     kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[1] * PAGE")[op.page > 0]
-    lse_shape = "q.shape[:3]"
     workspace = [_WORKSPACE] if form.split else []
     if op.lse:
         shown = "lse[None]" if op.varlen else "lse"
@@ -397,7 +396,7 @@ def _reference_text(form: Form) -> dict[str, str]:
         lines.append("k, v = (t[:, : int(key_lengths[i])] for t in (k, v))")
     if op.bias:
         entries = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
-        lines.insert(0, f"bias = bias.expand({entries}, -1, -1, -1)[i].double()" )
+        lines.insert(0, f"bias = bias.expand({entries}, -1, -1, -1)[i].double()")
     named = [name for name in inputs if name != "slopes"]
     signature = [*named, *(["slopes"] if op.alibi else [])]
     shape = {name: str(getattr(op, name)) for name in ("L_q", "L_kv", "heads", "batch")}
@@ -434,7 +433,7 @@ def _reference_text(form: Form) -> dict[str, str]:
 
 
 def _entries_of(op: Attention) -> str:
-    return 'len(on_host["cu_q"]) - 1' if op.varlen else "given[\"q\"].shape[0]"
+    return 'len(on_host["cu_q"]) - 1' if op.varlen else 'given["q"].shape[0]'
 
 
 def _seen(op: Attention) -> str:
@@ -447,7 +446,7 @@ def _seen(op: Attention) -> str:
 def _example(form: Form) -> str:
     op = form.op
     kv = "heads // HEADS_PER_KV" if op.group > 1 else "heads"
-    q, k, v = f"batch, heads, L_q, HEAD_DIM", f"batch, {kv}, L_kv, HEAD_DIM", f"batch, {kv}, L_kv, {form.v_dim}"
+    q, k, v = "batch, heads, L_q, HEAD_DIM", f"batch, {kv}, L_kv, HEAD_DIM", f"batch, {kv}, L_kv, {form.v_dim}"
     lines = []
     if op.bshd:
         q, k, v = "batch, L_q, heads, HEAD_DIM", f"batch, L_kv, {kv}, HEAD_DIM", f"batch, L_kv, {kv}, {form.v_dim}"

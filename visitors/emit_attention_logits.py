@@ -114,7 +114,8 @@ def steps(form: Form) -> dict[str, str]:
     if not form.op.has_logits:
         return {**texts, "softmax": maxima, "factors": "self.log2_scale = scale * LOG2_E"}
     first, later = (
-        ", ".join([*([tile] if form.op.alibi else []), *(["bias"] if form.op.bias else [])]) for tile in ("fx.Int32(0)", "tile + 1")
+        ", ".join([*([tile] if form.op.alibi else []), *(["bias"] if form.op.bias else [])])
+        for tile in ("fx.Int32(0)", "tile + 1")
     )
     if form.op.bias:
         texts |= {

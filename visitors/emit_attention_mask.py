@@ -85,7 +85,7 @@ def is_cut(self, tile):
     @cut@
 
 def ends(self, tile):
-    """For each query tile, where what the lane's query sees ends@what@, relative to the lane's first key of the tile."""
+    """For each query tile, where what the lane's query sees ends@what@, from the lane's first key of the tile."""
     first = self.tile_number(tile) * TILE_KV + KEY_GROUP * self.group
     out = []
     for n in range(Q_TILES):

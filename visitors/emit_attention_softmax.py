@@ -86,7 +86,7 @@ def powers(tile, r, shift, log2_scale):
 
 
 def softmax(convert: str, mask: str, lse: bool) -> str:
-    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `mask`: functions
-    of the mask; `lse`: sums are a result."""
+    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `mask`: its
+    functions; `lse`: sums are a result."""
     before, after = (_ACROSS, _EXP2, _ROUNDED[convert]), (_LARGER, _FINITE, _RESCALED_STATE, _RAISED, _POWERS)
     return join(*map(piece, before), mask, *map(piece, after), piece(_LOG2) if lse else "")

@@ -238,7 +238,11 @@ def store_lse(self, lse, m, l):
 def wave(form: Form, narrow: bool, values: str, carried: str) -> str:
     """The Wave class. `narrow`: exponentials are rounded a fragment at a time; `values` are the methods of the second
     product, `carried` the type of one accumulator."""
-    extra = [mask.methods(form), logits.methods(form), fill(piece(_STORE_LSE), entry.place(form)) if form.keeps_lse else ""]
+    extra = [
+        mask.methods(form),
+        logits.methods(form),
+        fill(piece(_STORE_LSE), entry.place(form)) if form.keeps_lse else "",
+    ]
     body = fill(
         piece(_WAVE),
         {

@@ -225,6 +225,7 @@ def derive_attention(
     tile_q: int | None = None,
     tile_kv: int | None = None,
     waves: int | None = None,
+    splits: int | None = None,
 ) -> Derivation:
     """`derive` with the overrides of attention spelled out; `atom` is "32x32", "16x16" or an instruction."""
-    return derive(op, hw, model, atom=atom, tile_q=tile_q, tile_kv=tile_kv, waves=waves)
+    return derive(op, hw, model, atom=atom, tile_q=tile_q, tile_kv=tile_kv, waves=waves, splits=splits)

@@ -98,12 +98,29 @@ _batch_option = click.option("--batch", type=int, default=1, show_default=True, 
 _ATTENTION = (
     click.option("--L", "L", type=int, required=True, metavar="N", help="Query rows (and keys, unless --Lkv)."),
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
-    click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 256."),
+    click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 512."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
     click.option("--kv-heads", type=int, default=0, metavar="N", help="Heads of K and V; --heads when left out."),
     _batch_option,
     click.option("--scale", "softmax_scale", type=float, metavar="X", help="Factor of the logits; else 1/sqrt(d)."),
     click.option("--lse", is_flag=True, help="Give the log of the sum of exponentials of each query, too."),
+    click.option(
+        "--causal", is_flag=True, help="No key behind the query's position; the last query is at the last key."
+    ),
+    click.option("--window", type=int, default=0, metavar="N", help="Only keys less than N from the query's position."),
+    click.option("--sink", type=int, default=0, metavar="N", help="First keys that the window does not hide."),
+    click.option("--v-dim", type=int, default=0, metavar="N", help="Columns of V and O; --d when left out."),
+    click.option("--softcap", type=float, metavar="X", help="Logits become X tanh(logit / X)."),
+    click.option("--bias", is_flag=True, help="Add a bias [batch, heads, L, Lkv] to the logits."),
+    click.option("--alibi", is_flag=True, help="Subtract slope times distance from the logits, a slope for each head."),
+    click.option("--key-lengths", is_flag=True, help="Each entry of the batch has a number of keys of its own."),
+    click.option("--varlen", is_flag=True, help="Entries lie end to end; cu_seqlens says where they begin."),
+    click.option(
+        "--page", type=int, default=0, metavar="N", help="K and V lie in pages of N keys; with --key-lengths."
+    ),
+    click.option(
+        "--layout", default="BHSD", show_default=True, metavar="BHSD|BSHD", help="Order of the tensors' axes."
+    ),
     click.option(
         "--variant",
         default="chained",
@@ -118,6 +135,7 @@ _ATTENTION_KNOBS = (
     click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
     click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
+    click.option("--splits", type=int, metavar="N", help="Workgroups that share the keys of a query block."),
 )
 
 
@@ -199,20 +217,23 @@ def _knob_option(knob: KnobRow) -> Callable[[Any], Any]:
     return click.option(flag, knob.name, type=int if number else str, metavar=metavar, help=text)
 
 
-def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
-    from closedform.operators.attention import Attention
+#: Orders of the axes of attention's tensors: batch, heads, sequence, head dim.
+ATTENTION_LAYOUTS = ("BHSD", "BSHD")
 
-    length, keys = values.pop("L"), values.pop("Lkv")
+
+def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
+    from closedform.hw.errors import BadInput, near_names
+    from closedform.operators.attention import OPTIONS, Attention
+
+    length, keys, layout = values.pop("L"), values.pop("Lkv"), values.pop("layout")
+    if layout not in ATTENTION_LAYOUTS:
+        raise BadInput(f"layout {layout!r} is not offered for attention: {near_names(layout, ATTENTION_LAYOUTS)}")
+    names = ("d", "heads", "kv_heads", "batch", "variant", "softmax_scale", "lse", *OPTIONS)
     return Attention(
         L_q=length,
         L_kv=length if keys is None else keys,
-        d=values.pop("d"),
-        heads=values.pop("heads"),
-        kv_heads=values.pop("kv_heads"),
-        softmax_scale=values.pop("softmax_scale"),
-        lse=values.pop("lse"),
-        batch=values.pop("batch"),
-        variant=values.pop("variant"),
+        **{name: values.pop(name) for name in names if name != "bshd"},
+        bshd=layout == "BSHD",
         dtype=dtype_from(values.pop("dtype")),
     )
 
@@ -277,7 +298,7 @@ def _names(rows: tuple[KnobRow, ...]) -> tuple[str, ...]:
 #: Knobs of both kernels of conv2d; those that both have once.
 CONV2D_KNOBS = tuple({knob.name: knob for knob in (*MFMA_KNOBS, *VECTOR_KNOBS)}.values())
 
-ATTENTION = OperatorOptions(_ATTENTION, _ATTENTION_KNOBS, ("atom", "tile_q", "tile_kv", "waves"), _attention)
+ATTENTION = OperatorOptions(_ATTENTION, _ATTENTION_KNOBS, ("atom", "tile_q", "tile_kv", "waves", "splits"), _attention)
 GEMM = OperatorOptions(_GEMM, tuple(map(_knob_option, GEMM_KNOBS)), _names(GEMM_KNOBS), _gemm)
 CONV2D = OperatorOptions(_CONV2D, tuple(map(_knob_option, CONV2D_KNOBS)), _names(CONV2D_KNOBS), _conv2d)
 SOFTMAX = OperatorOptions(_SOFTMAX, tuple(map(_knob_option, SOFTMAX_KNOBS)), _names(SOFTMAX_KNOBS), _softmax)

@@ -4,9 +4,9 @@ import pytest
 from closedform.hw.dtypes import dtype
 from closedform.operators.accuracy import compare, error_bound, relative_error
 from closedform.operators.attention import Attention
+from closedform.operators.attention_reference import attention_reference
 from closedform.operators.gemm import Gemm
 from closedform.operators.numerics import rounded
-from closedform.operators.attention_reference import attention_reference
 from closedform.operators.reference import reference
 
 rng = np.random.default_rng(0)

@@ -157,16 +157,16 @@ def store_k(image, chunks, thread):
 
 def load_v(source, row_stride, thread):
     """This thread's blocks of V_KEYS keys x V_COLS dv of a V tile, one row vector per key."""
-    rows = []
+    vectors = []
 
     def fetch(unit, key):
         row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
-        rows.append(load(source, row, row_stride, col, V_COLS))
+        vectors.append(load(source, row, row_stride, col, V_COLS))
 
     accesses = ceil_div(V_COLS, ACCESS)
     units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
     places = [(unit, key) for unit in units for key in range(V_KEYS)]
-    return rows, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
+    return vectors, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
 
 
 def store_v(image, rows, thread):
