@@ -26,10 +26,12 @@ ADDRESSES = 36
 FRAGMENTS = {2: 48, 4: 56}
 FRAGMENTS_LEAST = 20
 #: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length.
-#: Other kernels get a fifth on top (short steps, padded rows), two fifths with P
+#: Other kernels get a fifth on top (short steps, padded rows, options), a quarter beyond d = 256, two fifths with P
 #: through LDS, as much again and all ArchVGPRs with scalar FMA, which the compiler schedules most freely.
 ALLOWANCE = 5
 FULL_STEP = 64
+#: Head dims beyond which only the smallest tiles come into question.
+LEAST_TILES_D = 256
 FULL_STEP_TO_D = 128
 
 
@@ -121,7 +123,9 @@ class StepShape:
         touched += self.bounds + self.logits
         matrix = 0 if self.columns else 2 * s + o
         if unified:
-            return touched + o, 0, touched + o + q
+            # LDS reads may go to AccVGPRs, which MFMAs take as they are: counted on where no smaller tile is left.
+            moved = FRAGMENTS_LEAST if max(self.d_pad, self.dv_pad) > LEAST_TILES_D else 0
+            return touched + o - moved, 0, touched + o + q
         in_arch = touched + q + self.copies + (o if self.columns else 0)
         return in_arch, matrix, in_arch + matrix
 
@@ -185,7 +189,8 @@ def allowance(hw: HardwareDescriptor, shape: StepShape, live: int) -> int:
         return 0
     if shape.columns:
         return max(live, hw.vgpr_arch - live)
-    return live // ALLOWANCE * (1 if shape.chained else 2)
+    wide = max(shape.d_pad, shape.dv_pad) > LEAST_TILES_D
+    return live // (ALLOWANCE - wide) * (1 if shape.chained else 2)
 
 
 def predicted_resources(hw: HardwareDescriptor, shape: StepShape, lds_bytes: int, per_simd: int) -> PredictedResources:
