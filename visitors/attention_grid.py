@@ -14,6 +14,8 @@ __all__ = ["grid_clocks", "grid_verdict", "longest_steps", "split_count"]
 
 #: Percent of the slots that a split of the keys must use.
 SLOTS_USED = 90
+#: Steps of a split at the least: reading and merging the results of a split takes about as long as one step.
+SPLIT_STEPS = 4
 
 
 def grid_verdict(op: Attention, tiles: AttentionTiles, hw: HardwareDescriptor, workgroups_per_cu: int) -> GridVerdict:
@@ -62,11 +64,12 @@ def split_count(blocks: int, slots: int, steps: int) -> int:
     """Workgroups that share the keys of each of `blocks`, so that they fill `slots` in whole rounds.
 
     The fewest rounds r for which floor(r slots / blocks) splits use at least SLOTS_USED of the slots, but no more
-    splits than there are steps: r = 1 / (1 - SLOTS_USED) rounded up does in any case.
+    splits than leave each SPLIT_STEPS steps, which pay for the merge. Some r up to 1 / (1 - SLOTS_USED) does.
 
-    >>> split_count(32, 304, 2048), split_count(48, 104, 2048), split_count(32, 304, 4)
-    (9, 13, 4)
+    >>> split_count(32, 304, 2048), split_count(48, 104, 2048), split_count(32, 304, 12)
+    (9, 13, 3)
     """
+    steps //= SPLIT_STEPS
     for rounds in range(1, ceil_div(blocks, slots) + ceil_div(100, 100 - SLOTS_USED) + 1):
         splits = rounds * slots // blocks
         if splits >= steps:

@@ -40,7 +40,7 @@ def test_tiles_fit_and_cover(gpu, variant, L_q, L_kv, d, heads, dtype):
     assert promised.registers <= promised.register_budget
     assert promised.lds_bytes <= hw.lds_max_per_workgroup_bytes
     assert grid.grid[0] * tiles.block_q >= L_q
-    assert grid.blocks == grid.grid[0] * heads
+    assert grid.blocks == grid.grid[0] * heads * tiles.splits
     assert (grid.rounds - 1) * hw.num_cus * grid.workgroups_per_cu < grid.blocks
     assert 0 < grid.utilisation <= 1
     assert all(check.ok for check in derivation.checks)
