@@ -11,7 +11,19 @@ from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
-from closedform.interop import aiter, ck, flydsl, hipblaslt, inductor, iree, nvmatmul, plain, tilelang, triton
+from closedform.interop import (
+    aiter,
+    ck,
+    flydsl,
+    hipblaslt,
+    inductor,
+    iree,
+    nvmatmul,
+    plain,
+    tilelang,
+    triton,
+    triton_config,
+)
 from closedform.interop.kernel import Kernel
 from closedform.interop.tool import Tool, is_time
 
@@ -135,8 +147,8 @@ def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[Decoded]:
 
 
 def _triton(config: dict[str, Any], us: float | None, hw: HardwareDescriptor) -> Decoded:
-    kernel = triton.kernel_of_config(config)
-    refusals = (*triton.TOOL.refusals(kernel, hw), *triton.option_refusals(config, hw))
+    kernel = triton_config.kernel_of_config(config)
+    refusals = (*triton.TOOL.refusals(kernel, hw), *triton_config.option_refusals(config, hw))
     return _simple("Triton", "", kernel, parameters=config, measured_us=us, refusals=refusals)
 
 

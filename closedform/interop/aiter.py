@@ -15,16 +15,27 @@ from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput
 
 from . import flydsl
+from .attention_kernel import AttentionKernel
+from .attention_offers import AttentionOffer, AttentionTool
 from .kernel import Kernel
 from .rules import Rule
 from .tool import Offer, Tool, lds_rule
-from .triton import BACKEND_RULES, config_of, kernel_of_config
+from .triton_config import (
+    ATTENTION_RULES,
+    BACKEND_RULES,
+    attention_config_of,
+    attention_kernel_of_config,
+    config_of,
+    kernel_of_config,
+)
 
 __all__ = [
+    "ATTENTION",
     "HEADER",
     "TOOL",
     "TOOL_TRITON",
     "flydsl_name",
+    "forward_configs",
     "is_flydsl",
     "kernel_of_name",
     "kernel_of_row",
@@ -249,4 +260,42 @@ TOOL_TRITON = Tool(
     _write_triton,
     _read_triton,
     many=False,
+)
+
+#: Which of the forward kernels a configuration is of: f32 has one of its own.
+_FORWARD = {"f32": "dropout_or_fp32"}
+
+
+def _write_attention(offers: tuple[AttentionOffer, ...]) -> str:
+    """One configuration of the forward kernel for the type, in the order of AITER's own file."""
+    config = attention_config_of(offers[0])
+    words = {name: config["kwargs"][name] for name in ("BLOCK_M", "BLOCK_N")}
+    words |= {"PRELOAD_V": False, "waves_per_eu": config["kwargs"]["waves_per_eu"]}
+    words |= {name: config[name] for name in ("num_warps", "num_ctas", "num_stages")}
+    return json.dumps({"fwd": {_FORWARD.get(offers[0].op.dtype, "default"): words}}, indent=2) + "\n"
+
+
+def forward_configs(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Configurations of the forward kernels in a file such as gfx942-MHA-DEFAULT.json, by their names."""
+    body: Any = json.loads(text)
+    found = body.get("fwd") if isinstance(body, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(words, dict) for words in found.values()):
+        raise BadInput("not a table of attention: no configurations under fwd")
+    return list(found.items())
+
+
+def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
+    return tuple(attention_kernel_of_config(words) for _, words in forward_configs(text))
+
+
+ATTENTION = AttentionTool(
+    "aiter",
+    "AITER's Triton attention",
+    ".json",
+    ("waves", "stages", "waves_per_simd"),
+    ATTENTION_RULES,
+    _write_attention,
+    _read_attention,
+    many=False,
+    remarks=lambda offer: (f"put its configuration under fwd of {offer.hw.gfx}-MHA-DEFAULT.json",),
 )
