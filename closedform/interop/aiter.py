@@ -87,8 +87,14 @@ _RULES: tuple[Rule[Offer], ...] = (
         _SOURCE,
     ),
     Rule("layout", "B stored as [N, K]: NT", _SOURCE, lambda o: o.op.layout != "NT"),
-    Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M),
-    Rule("tile n and k", f"of {TILES}", _SOURCE, lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set()),
+    Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M, alone=True),
+    Rule(
+        "tile n and k",
+        f"of {TILES}",
+        _SOURCE,
+        lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set(),
+        alone=True,
+    ),
     Rule("stages", "2 to 8", _SOURCE, lambda o: not 2 <= (o.kernel.stages or 2) <= 8, alone=True),
     Rule("split", "1 to 13", _SOURCE, lambda o: not 1 <= (o.kernel.split_k or 1) <= 13, alone=True),
     Rule("Stream-K", "is not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),
@@ -243,10 +249,15 @@ def _write_triton(offers: tuple[Offer, ...]) -> str:
 
 
 def _read_triton(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(kernel_of_config(words) for words in _by_rows(text))
+
+
+def _by_rows(text: str) -> list[dict[str, Any]]:
+    """Configurations of a table by rows."""
     body: Any = json.loads(text)
     if not isinstance(body, dict) or not all(isinstance(words, dict) for words in body.values()):
         raise BadInput("not a table of configurations by rows, such as M_LEQ_64 and any")
-    return tuple(kernel_of_config(words) for words in body.values())
+    return list(body.values())
 
 
 _CARRIES = ("dtype", "out_dtype", "layout", "wave_m", "wave_n", "wave_k", "stages", "split_k")
@@ -260,6 +271,7 @@ TOOL_TRITON = Tool(
     _write_triton,
     _read_triton,
     many=False,
+    words=_by_rows,
 )
 
 #: Which of the forward kernels a configuration is of: f32 has one of its own.
@@ -285,7 +297,11 @@ def forward_configs(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
-    return tuple(attention_kernel_of_config(words) for _, words in forward_configs(text))
+    return tuple(attention_kernel_of_config(words) for words in _forward(text))
+
+
+def _forward(text: str) -> list[dict[str, Any]]:
+    return [words for _, words in forward_configs(text)]
 
 
 ATTENTION = AttentionTool(
@@ -297,5 +313,6 @@ ATTENTION = AttentionTool(
     _write_attention,
     _read_attention,
     many=False,
+    words=_forward,
     remarks=lambda offer: (f"put its configuration under fwd of {offer.hw.gfx}-MHA-DEFAULT.json",),
 )

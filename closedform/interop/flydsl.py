@@ -234,4 +234,4 @@ def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
 
 _CARRIES = ("wave_m", "wave_n", "wave_k", "waves", "stages", "split_k", "group_m", "waves_per_simd")
 TOOL = Tool("flydsl", "FlyDSL", ".json", _CARRIES, _RULES, _write, _read, many=False)
-TOOL_PYTHON = Tool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python)
+TOOL_PYTHON = Tool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python, words=configs_of_module)

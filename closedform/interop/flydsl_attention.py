@@ -117,4 +117,6 @@ def _read_python(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ..
 
 _CARRIES = ("waves", "waves_per_simd")
 ATTENTION = AttentionTool("flydsl", "FlyDSL", ".json", _CARRIES, _RULES, _write, _read, many=False)
-ATTENTION_PYTHON = AttentionTool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python)
+ATTENTION_PYTHON = AttentionTool(
+    "flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python, words=flydsl.configs_of_module
+)

@@ -122,4 +122,6 @@ def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Conv2dKernel, ...]:
 
 _CARRIES = ("wave_m", "wave_n", "group_m")
 CONV2D = Conv2dTool("flydsl", "FlyDSL", ".json", _CARRIES, _RULES, _write, _read, many=False)
-CONV2D_PYTHON = Conv2dTool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python)
+CONV2D_PYTHON = Conv2dTool(
+    "flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python, words=flydsl.configs_of_module
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -162,6 +163,10 @@ def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel,
 
 _CARRIES = ("mfma_m", "waves", "stages", "waves_per_simd")
 _FILE = ("inductor", "TorchInductor", ".py")
-TOOL = Tool(*_FILE, (*_CARRIES, "group_m"), _RULES, _write, _read)
-CONV2D = Conv2dTool(*_FILE, _CARRIES, _CONV2D_RULES, _write_conv2d, _read_conv2d)
-ATTENTION = AttentionTool(*_FILE, _CARRIES, ATTENTION_RULES, _write_attention, _read_attention)
+TOOL = Tool(*_FILE, (*_CARRIES, "group_m"), _RULES, _write, _read, words=partial(calls_of, name="ROCmGemmConfig"))
+CONV2D = Conv2dTool(
+    *_FILE, _CARRIES, _CONV2D_RULES, _write_conv2d, _read_conv2d, words=partial(calls_of, name="ROCmConvConfig")
+)
+ATTENTION = AttentionTool(
+    *_FILE, _CARRIES, ATTENTION_RULES, _write_attention, _read_attention, words=partial(calls_of, name="ROCmFlexConfig")
+)

@@ -52,9 +52,14 @@ def _write(offers: tuple[Offer, ...]) -> str:
     return json.dumps([keywords_of(offer) for offer in offers], indent=2) + "\n"
 
 
-def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+def _listed(text: str) -> list[Any]:
+    """Dictionaries of keywords of a file: a list of them, or one alone."""
     body = json.loads(text)
-    return tuple(_kernel(words, hw) for words in (body if isinstance(body, list) else [body]))
+    return body if isinstance(body, list) else [body]
+
+
+def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(_kernel(words, hw) for words in _listed(text))
 
 
 def _kernel(words: Any, hw: HardwareDescriptor) -> Kernel:
@@ -71,7 +76,7 @@ def _kernel(words: Any, hw: HardwareDescriptor) -> Kernel:
     )
 
 
-TOOL = Tool("tilelang", "TileLang", ".json", ("stages", "waves", "group_m"), _RULES, _write, _read)
+TOOL = Tool("tilelang", "TileLang", ".json", ("stages", "waves", "group_m"), _RULES, _write, _read, words=_listed)
 
 #: Bytes of a lane's access to global memory, which the coalesced widths are made of.
 ACCESS_BYTES = 16
@@ -126,8 +131,7 @@ def _write_attention(offers: tuple[AttentionOffer, ...]) -> str:
 
 
 def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
-    body = json.loads(text)
-    return tuple(_attention_kernel(words, hw) for words in (body if isinstance(body, list) else [body]))
+    return tuple(_attention_kernel(words, hw) for words in _listed(text))
 
 
 def _attention_kernel(words: Any, hw: HardwareDescriptor) -> AttentionKernel:
@@ -144,5 +148,12 @@ def _attention_kernel(words: Any, hw: HardwareDescriptor) -> AttentionKernel:
 
 
 ATTENTION = AttentionTool(
-    "tilelang", "TileLang", ".json", ("stages", "waves"), _ATTENTION_RULES, _write_attention, _read_attention
+    "tilelang",
+    "TileLang",
+    ".json",
+    ("stages", "waves"),
+    _ATTENTION_RULES,
+    _write_attention,
+    _read_attention,
+    words=_listed,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
@@ -107,7 +107,8 @@ class Format(ABC, Generic[ProposalT, KernelT]):
     operator, best first; `read` gives the kernels of such a file back, each as `kernel.only(carries)`. What `rules`
     refuse is not written. `many` says that a file holds several kernels. `knobs` are those of ours that it has beside
     the fields of a kernel, `features` the parts of an operator beside its extents and types. `remarks`
-    are what a user of the file must know.
+    are what a user of the file must know; `words` gives what a file says of each kernel by the tool's own names, in the
+    order of `read`, and nothing where `read` has all of it.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Format(ABC, Generic[ProposalT, KernelT]):
     knobs: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     remarks: Callable[[ProposalT], tuple[str, ...]] = lambda offer: ()
+    words: Callable[[str], Sequence[Mapping[str, Any]]] = lambda text: ()
 
     #: What the operator is called in notes, and the fields of a kernel that every format of it keeps.
     noun: ClassVar[str]

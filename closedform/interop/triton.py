@@ -37,6 +37,7 @@ __all__ = [
     "CONV2D_PYTHON",
     "TOOL",
     "TOOL_PYTHON",
+    "choices",
     "shape_of_attention",
     "shape_of_conv2d",
     "timed",
@@ -205,7 +206,7 @@ def shape_of_conv2d(offer: Conv2dOffer) -> str:
     return f"conv2d {image} OC={op.OC} KH={op.KH} KW={op.KW} {op.dtype} {op.layout}"
 
 
-def _choices(text: str) -> list[dict[str, Any]]:
+def choices(text: str) -> list[dict[str, Any]]:
     """Arguments of the Configs of a module."""
     import ast
 
@@ -216,25 +217,27 @@ def _choices(text: str) -> list[dict[str, Any]]:
 
 
 def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
-    return tuple(kernel_of_config(arguments) for arguments in _choices(text))
+    return tuple(kernel_of_config(arguments) for arguments in choices(text))
 
 
 def _read_attention_python(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
-    return tuple(attention_kernel_of_config(arguments) for arguments in _choices(text))
+    return tuple(attention_kernel_of_config(arguments) for arguments in choices(text))
 
 
 def _read_conv2d_python(text: str, hw: HardwareDescriptor) -> tuple[Conv2dKernel, ...]:
-    return tuple(conv2d_kernel_of_config(arguments) for arguments in _choices(text))
+    return tuple(conv2d_kernel_of_config(arguments) for arguments in choices(text))
 
 
 _CARRIES = ("mfma_m", "waves", "stages", "split_k", "group_m", "waves_per_simd")
 _NO_MAPPING = ("mfma_m", "waves", "stages", "waves_per_simd")
 _CACHE, _PYTHON = ("triton", "Triton", ".autotune.json"), ("triton", "Triton", ".py")
 TOOL = Tool(*_CACHE, _CARRIES, BACKEND_RULES, _write, _read)
-TOOL_PYTHON = Tool(*_PYTHON, _CARRIES, BACKEND_RULES, _write_python, _read_python)
+TOOL_PYTHON = Tool(*_PYTHON, _CARRIES, BACKEND_RULES, _write_python, _read_python, words=choices)
 ATTENTION = AttentionTool(*_CACHE, _NO_MAPPING, ATTENTION_RULES, _write_attention, _read_attention)
 ATTENTION_PYTHON = AttentionTool(
-    *_PYTHON, _NO_MAPPING, ATTENTION_RULES, _write_attention_python, _read_attention_python
+    *_PYTHON, _NO_MAPPING, ATTENTION_RULES, _write_attention_python, _read_attention_python, words=choices
 )
 CONV2D = Conv2dTool(*_CACHE, _NO_MAPPING, CONV2D_RULES, _write_conv2d, _read_conv2d)
-CONV2D_PYTHON = Conv2dTool(*_PYTHON, _NO_MAPPING, CONV2D_RULES, _write_conv2d_python, _read_conv2d_python)
+CONV2D_PYTHON = Conv2dTool(
+    *_PYTHON, _NO_MAPPING, CONV2D_RULES, _write_conv2d_python, _read_conv2d_python, words=choices
+)

@@ -90,11 +90,13 @@ def _power(*values: int) -> bool:
 
 
 def option_refusals(config: Mapping[str, Any], hw: HardwareDescriptor) -> tuple[str, ...]:
-    """Options of a Config, beside its kernel, that the backend refuses on that GPU."""
-    given, most = {**config, **config.get("kwargs", {})}.get("kpack"), kpack(hw)
-    if given is None or given in range(1, most + 1):
-        return ()
-    return (f"kpack: {given} where {hw.gfx} takes {'1' if most == 1 else '1 or 2'}",)
+    """Options of a Config, or of another compiler's with the same ones, that the backend refuses on that GPU."""
+    words, most = {**config, **config.get("kwargs", {})}, kpack(hw)
+    takes = "1" if most == 1 else "1 or 2"
+    given = ((name, words[name]) for name in ("kpack", "k_pack") if words.get(name) is not None)
+    return tuple(
+        f"{name}: {value} where {hw.gfx} takes {takes}" for name, value in given if value not in range(1, most + 1)
+    )
 
 
 def _backend_rules(

@@ -29,9 +29,12 @@ def start_kernel(text: str, op: Gemm, hw: HardwareDescriptor) -> Kernel | None:
         if best is None:
             raise BadInput(f"the model ranks no kernel of ours for this product on {hw.name}")
         return best.kernel
+    from closedform.decoding.decoded import Decoded
     from closedform.decoding.readers import decoded
 
     found = decoded(text, hw)[0]
+    if not isinstance(found, Decoded):
+        raise BadInput("the start is a kernel of attention, not of a product")
     for name, own, wanted in (
         ("type", found.kernel.dtype, op.dtype),
         ("layout", found.kernel.layout, op.layout),
