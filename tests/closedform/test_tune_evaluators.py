@@ -141,7 +141,7 @@ def test_the_models_best_is_a_start() -> None:
         (PRODUCT, Source("table", ATTENTION_LANDSCAPE), BadInput, "a table of attention, not of gemm"),
         (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "a table of gemm, not of attention"),
         (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "No closing quotation"),
-        (dataclasses.replace(PRODUCT, bias="row"), Source("tensilelite", client="x"), BadInput, "bias of the product"),
+        (dataclasses.replace(PRODUCT, activation="gelu"), Source("tensilelite", client="x"), BadInput, "has no gelu"),
         (
             Attention(128, 128, 64, dtype="bf16", variant="lds"),
             Source("table", ATTENTION_LANDSCAPE),
