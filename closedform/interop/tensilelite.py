@@ -295,7 +295,8 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise BadInput(f"not YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        raise BadInput("not YAML" + ("" if mark is None else f" from line {mark.line + 1} on")) from None
 
 
 def _write(offers: tuple[Offer, ...]) -> str:

@@ -18,7 +18,7 @@ from closedform.operators.gemm import Gemm
 from .descent import Plan, descend
 from .evaluator import Evaluator
 from .grid import one_shot
-from .journal import Journal, JournalError, Record
+from .journal import Journal, Record
 from .measuring import Budget, Meter
 from .space import Space
 from .trajectory import RoundResult, Trajectory
@@ -53,12 +53,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The descent and, where asked for, the grid of the same budget; why the journal could not be kept, if it could
-    not, and what is to be said of the evaluator's data."""
+    """The descent and, where asked for, the grid of the same budget; why the journal could not be kept or nothing more
+    could be measured, if so, and what is to be said of the evaluator's data."""
 
     descent: Trajectory
     grid: Trajectory | None = None
-    error: JournalError | None = None
+    error: ClosedformError | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def _tensilelite(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Spac
         raise BadInput("; ".join(lost))
     try:
         client = tuple(shlex.split(source.client))
-    except ValueError as error:
-        raise BadInput(f"--client {source.client}: {error}") from None
+    except ValueError:
+        raise BadInput(f"--client {source.client}: a quotation mark or a backslash has no end") from None
     return TensileliteSpace(offer), TensileliteEvaluator(offer, client)
 
 
@@ -224,7 +224,7 @@ def run_tuning(
     if descent.best_us is None and descent.stopped != "interrupted":
         first = next((r.failure for r in book.of_task(meter.task) if r.failure), "nothing was measured")
         raise NothingMeasured(f"no candidate gave a time; the first: {first}")
-    if not grid or descent.stopped in ("interrupted", "journal"):
+    if not grid or descent.stopped in ("interrupted", "journal", "evaluator"):
         return Tuning(descent, None, meter.broken, meter.notes)
     # As many measurements as the descent took, where it had no limit.
     same = limit if limit.evaluations else dataclasses.replace(limit, evaluations=max(2, descent.measurements))

@@ -69,7 +69,7 @@ def test_the_landscape_is_searched_well_within_40_measurements(table: Path) -> N
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf16,NN,inf,16,16,32\n", "line 2: us inf is no time"),
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf61,NN,1,16,16,32\n", "line 2: unknown dtype"),
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2\n", "line 2"),
-        (f"M,N,K,dtype,layout,us,BM,BN,BK\n{'1' * 200_000},2\n", "field larger"),
+        (f"M,N,K,dtype,layout,us,BM,BN,BK\n{'1' * 200_000},2\n", "a cell of more than 131072"),
     ],
 )
 def test_a_table_that_is_none(tmp_path: Path, text: str, what: str) -> None:
@@ -140,7 +140,7 @@ def test_the_models_best_is_a_start() -> None:
         (PRODUCT, Source("table", LANDSCAPE), BadInput, "has not the product"),
         (PRODUCT, Source("table", ATTENTION_LANDSCAPE), BadInput, "a table of attention, not of gemm"),
         (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "a table of gemm, not of attention"),
-        (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "No closing quotation"),
+        (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "a quotation mark or a backslash has no end"),
         (dataclasses.replace(PRODUCT, activation="gelu"), Source("tensilelite", client="x"), BadInput, "has no gelu"),
         (
             Attention(128, 128, 64, dtype="bf16", variant="lds"),
