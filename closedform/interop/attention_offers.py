@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.operators.attention import Attention, AttentionTiles
+from closedform.operators.attention import VARIANTS, Attention, AttentionTiles
 from closedform.operators.operator import described
 
 from .attention_kernel import AttentionKernel
@@ -44,7 +44,7 @@ class AttentionTool(Format[AttentionOffer, AttentionKernel]):
 
     def parts(self, op: Attention) -> Mapping[str, bool]:
         told = described(op)
-        return {name: name in told for name in op.optional}
+        return {"variant": op.variant != VARIANTS[0], **{name: name in told for name in op.optional}}
 
 
 def attention_kernel_of(op: Attention, tiles: AttentionTiles) -> AttentionKernel:

@@ -161,6 +161,18 @@ def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel,
     )
 
 
+#: Queries and keys of a block of a mask, unless its maker gives others.
+MASK_BLOCK = 128
+
+
+def _masked(offer: AttentionOffer) -> tuple[str, ...]:
+    """What a block mask must be for the kernel; it skips configurations whose blocks do not divide the mask's."""
+    k = offer.kernel
+    if MASK_BLOCK % k.block_q == 0 and MASK_BLOCK % k.tile_kv == 0:
+        return ()
+    return (f"with a block mask, give it a BLOCK_SIZE of multiples of {k.block_q} queries and {k.tile_kv} keys",)
+
+
 _CARRIES = ("mfma_m", "waves", "stages", "waves_per_simd")
 _FILE = ("inductor", "TorchInductor", ".py")
 TOOL = Tool(*_FILE, (*_CARRIES, "group_m"), _RULES, _write, _read, words=partial(calls_of, name="ROCmGemmConfig"))
@@ -168,5 +180,11 @@ CONV2D = Conv2dTool(
     *_FILE, _CARRIES, _CONV2D_RULES, _write_conv2d, _read_conv2d, words=partial(calls_of, name="ROCmConvConfig")
 )
 ATTENTION = AttentionTool(
-    *_FILE, _CARRIES, ATTENTION_RULES, _write_attention, _read_attention, words=partial(calls_of, name="ROCmFlexConfig")
+    *_FILE,
+    _CARRIES,
+    ATTENTION_RULES,
+    _write_attention,
+    _read_attention,
+    remarks=_masked,
+    words=partial(calls_of, name="ROCmFlexConfig"),
 )

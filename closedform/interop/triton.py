@@ -167,9 +167,11 @@ def _choice(config: dict[str, Any], predicted_us: float | None) -> str:
 _PRODUCT_BYTES = '''the operands of a Config, with what it keeps to itself."""
     a, b = (words[name] * words["{2}"] * ELEMENT_BYTES for name in ("{0}", "{1}"))
     return {margin} + (max(a, b) if words["num_stages"] == 1 else (words["num_stages"] - 1) * (a + b))'''
-_ATTENTION_BYTES = '''Q or, after it, for K and V under way."""
+_ATTENTION_BYTES = '''Q or, after it, for K and V under way, at most."""
     q, k = (words[name] * HEAD_DIM * ELEMENT_BYTES for name in ("BLOCK_M", "BLOCK_N"))
-    return max(q, (2 * k * {sets} or k) + {margin})'''
+    stays = ELEMENT_BYTES < 4 and words["BLOCK_M"] >= words["num_warps"] * words["matrix_instr_nonkdim"]
+    exponentials = 0 if stays else words["BLOCK_M"] * words["BLOCK_N"] * ELEMENT_BYTES
+    return max(q, (2 * k * {sets} or k) + exponentials + {margin})'''
 
 
 def _product_bytes(names: tuple[str, str, str]) -> str:

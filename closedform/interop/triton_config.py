@@ -72,12 +72,15 @@ def copies_to_lds(hw: HardwareDescriptor) -> bool:
 def attention_lds_bytes(kernel: AttentionKernel, hw: HardwareDescriptor, d: int, elem_bytes: int) -> int:
     """LDS that the backend allocates: Q on its way to registers or, after that, the tiles of K and V under way.
 
-    As the backend compiles a flash attention for CDNA: one tile of either for one stage, else stages - 1 of both, or
-    all stages where they are copied without registers.
+    As the backend compiles a flash attention for CDNA, at most: one tile of either for one stage, else stages - 1 of
+    both, or all stages where they are copied without registers; beside them the exponentials, unless each wave has
+    whole rows of them in 16 bits, which stay in its registers.
     """
     q, k = (rows * head_dim(d) * elem_bytes for rows in (kernel.block_q, kernel.tile_kv))
     sets = (kernel.stages or 2) - (not copies_to_lds(hw))
-    return max(q, (2 * k * sets or k) + EXPORT_MARGIN_BYTES)
+    stays = elem_bytes < 4 and kernel.block_q >= (kernel.waves or 1) * (kernel.mfma_m or 16)
+    exponentials = 0 if stays else kernel.block_q * kernel.tile_kv * elem_bytes
+    return max(q, (2 * k * sets or k) + exponentials + EXPORT_MARGIN_BYTES)
 
 
 def head_dim(d: int) -> int:
@@ -158,7 +161,7 @@ BACKEND_RULES: tuple[Rule[Offer], ...] = (
 ATTENTION_RULES: tuple[Rule[AttentionOffer], ...] = (
     lds_rule(
         lambda o: attention_lds_bytes(o.kernel, o.hw, o.op.d, o.elem_bytes),
-        "Q, and the tiles of K and V under way, fit the LDS",
+        "Q, and the tiles of K and V under way with what else passes through it, fit the LDS",
         _SOURCE,
     ),
     *_backend_rules(_blocks, _blocks),

@@ -180,6 +180,57 @@ def test_tilelang_builds_a_gemm_from_every_dictionary(tmp_path: Path, monkeypatc
         assert str(words["block_K"]) in text
 
 
+#: Flash attention as TileLang kernels write it, with our keywords as its parameters.
+TILELANG_ATTENTION = """
+import tilelang.language as T
+
+
+def attention(batch, heads, length, d, block_M, block_N, num_split_q, threads, num_stages, enable_rasterization, k_pack,
+              panel_size, qk_coalesced_width, v_coalesced_width):
+    shape = (batch, length, heads, d)
+
+    @T.prim_func
+    def main(Q: T.Tensor(shape, "float16"), K: T.Tensor(shape, "float16"), V: T.Tensor(shape, "float16"),
+             O: T.Tensor(shape, "float16")):
+        with T.Kernel(num_split_q, batch * heads, threads=threads) as (block, head):
+            T.use_swizzle(panel_size, enable=enable_rasterization)
+            q = T.alloc_shared((block_M, d), "float16")
+            k = T.alloc_shared((block_N, d), "float16")
+            v = T.alloc_shared((block_N, d), "float16")
+            s = T.alloc_fragment((block_M, block_N), "float32")
+            p = T.alloc_fragment((block_M, block_N), "float16")
+            o = T.alloc_fragment((block_M, d), "float32")
+            T.clear(o)
+            first, h = head // heads, head % heads
+            T.copy(Q[first, block * block_M : (block + 1) * block_M, h, :], q, coalesced_width=qk_coalesced_width)
+            for i in T.Pipelined(T.ceildiv(length, block_N), num_stages=num_stages):
+                T.copy(K[first, i * block_N : (i + 1) * block_N, h, :], k, coalesced_width=qk_coalesced_width)
+                T.copy(V[first, i * block_N : (i + 1) * block_N, h, :], v, coalesced_width=v_coalesced_width)
+                T.clear(s)
+                T.gemm(q, k, s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+                T.copy(s, p)
+                T.gemm(p, v, o, policy=T.GemmWarpPolicy.FullRow)
+            T.copy(o, O[first, block * block_M : (block + 1) * block_M, h, :])
+
+    return main
+"""
+
+
+def test_tilelang_builds_an_attention_from_every_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tilelang = pytest.importorskip("tilelang", reason="tilelang is not installed")
+    op = Attention(1024, 1024, 64, heads=8, dtype="f16")
+    configs = json.loads(export_operator(op, catalogue.get("mi300x"), "tilelang", count=2).text)
+    (tmp_path / "tilelang_attention.py").write_text(TILELANG_ATTENTION)
+    monkeypatch.syspath_prepend(tmp_path)
+    attention = importlib.import_module("tilelang_attention").attention
+    sys.modules.pop("tilelang_attention")
+    assert tilelang.autotune(configs=configs)(tilelang.jit(attention)) is not None
+    for words in configs:
+        text = attention(op.batch, op.heads, op.L_q, op.d, **words).script()
+        assert f"({words['block_M']}, {op.d})" in text
+        assert f"({words['block_N']}, {op.d})" in text
+
+
 #: Flash attention as Triton kernels write it, with the names of our Configs.
 ATTENTION = """
 import triton

@@ -233,6 +233,17 @@ def test_options_that_are_set_are_said(to: str) -> None:
     assert not [note for note in export_operator(OP, hw, to).notes if " of the attention" in note]
 
 
+def test_a_block_mask_must_have_blocks_that_inductors_divide() -> None:
+    hw = catalogue.get("mi300x")
+    assert "multiples of 256 queries and 64 keys" in export_operator(OP, hw, "inductor").notes[0]
+    assert not export_operator(OP, hw, "inductor", waves=4).notes
+
+
+def test_another_variant_is_said() -> None:
+    notes = export_operator(dataclasses.replace(OP, variant="lds", d=64), catalogue.get("mi300x"), "triton").notes
+    assert "variant of the attention" in " ".join(notes)
+
+
 def test_parts_of_a_convolution_that_a_format_lacks_are_said() -> None:
     op = dataclasses.replace(CONV, bias=True, activation="relu")
     for to in ("triton", "inductor", "iree"):
