@@ -243,9 +243,10 @@ def _convolution(title: str, name: str, kernel: Conv2dKernel, **more: Any) -> De
 
 def _operator(text: str) -> Attention | None:
     """The attention of a file of plain JSON; None where it is none that is known here."""
-    known = {f.name for f in dataclasses.fields(Attention)}
+    fields = dataclasses.fields(Attention)
+    needed = {f.name for f in fields if f.default is dataclasses.MISSING}
     problem = json.loads(text).get("problem")
-    if not isinstance(problem, dict) or not set(problem) <= known:
+    if not isinstance(problem, dict) or not needed <= set(problem) <= {f.name for f in fields}:
         return None
     return Attention(**problem)
 

@@ -168,7 +168,7 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     """Kernels of ours by the device, the model or the profile; a GPU without any has the model's lattice."""
     from .model import ModelEvaluator
     from .operator_space import OperatorSpace
-    from .starts import overrides_of, start_kernel
+    from .starts import attention_overrides, overrides_of, start_kernel
 
     space: Space
     if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != MFMA_LANES:
@@ -180,10 +180,13 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
         raise BadInput("--causal: emitted attention has no mask yet; a table or a GPU of the model alone has")
     overrides: dict[str, Any] = {}
     if source.start not in ("", "derive"):
-        if not isinstance(op, Gemm):
+        if isinstance(op, Attention):
+            overrides = attention_overrides(source.start, op, hw)
+        elif isinstance(op, Gemm):
+            kernel = start_kernel(source.start, op, hw)
+            overrides = {} if kernel is None else overrides_of(kernel, hw)
+        else:
             raise BadInput(f"--start {source.start}: {op.name} starts from derive")
-        kernel = start_kernel(source.start, op, hw)
-        overrides = {} if kernel is None else overrides_of(kernel, hw)
     space = OperatorSpace(op, hw, overrides)
     if source.evaluator == "model":
         if op.name == "conv2d":
