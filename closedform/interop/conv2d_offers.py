@@ -32,8 +32,8 @@ __all__ = [
 
 #: Tiles under way: one in LDS and one in registers.
 STAGES = 2
-#: A tile of a ranked kernel may be this deep even where a tap has fewer channels.
-DEPTH_ALWAYS = 32
+#: A tile of a ranked kernel may have as many channels, or these bytes of them, even where a tap has fewer.
+DEPTH_ALWAYS, DEPTH_ALWAYS_BYTES = 32, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def ranked_conv2d(op: Conv2d, hw: HardwareDescriptor) -> Iterator[Conv2dOffer]:
 
     if op.depthwise:
         return
-    deepest = max(DEPTH_ALWAYS, 1 << (op.channels - 1).bit_length())
+    deepest = max(DEPTH_ALWAYS, DEPTH_ALWAYS_BYTES // op.elem_bytes, 1 << (op.channels - 1).bit_length())
     for offer in ranked_offers(product_of(op), hw):
         k = offer.kernel
         if (k.split_k or 1) > 1 or k.stream_k or k.tile_k > deepest:

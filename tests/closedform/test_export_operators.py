@@ -168,6 +168,13 @@ def test_every_tool_gets_a_legal_convolution(to: str, gpu: str) -> None:
     assert tool.read(made.text, hw)
 
 
+@pytest.mark.parametrize("kind", ["i8", "fp8_e4m3fnuz", "f16", "f32"])
+def test_few_channels_have_a_ranking(kind: str) -> None:
+    op = dataclasses.replace(CONV, IC=16, dtype=kind)
+    made = export_operator(op, catalogue.get("mi300x"), "inductor", count=2)
+    assert len(made.offers) == 2
+
+
 def test_flydsl_convolves_where_its_instruction_is() -> None:
     assert export_operator(CONV, catalogue.get("mi355x"), "flydsl").offers
     with pytest.raises(Refused, match="16x16x32 of bf16"):
