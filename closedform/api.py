@@ -11,6 +11,7 @@ from .hw.errors import BadInput, InfeasibleError
 
 if TYPE_CHECKING:
     from .checking import CheckResult
+    from .decoding.attention import AttentionExplanation
     from .decoding.explanation import Explanation
     from .emission import Emission
     from .hw.descriptor import HardwareDescriptor
@@ -128,19 +129,27 @@ def decode(
     K: int = 4096,
     batch: int = 1,
     dtype: str | None = None,
-) -> tuple[Explanation, ...]:
+    attention: Attention | None = None,
+) -> tuple[Explanation | AttentionExplanation, ...]:
     """Kernels of another tool in our terms: the one of that name, or those of that file.
 
     M, N, K and batch are the product to predict, row-major, where the source does not name one; `dtype` the type where
-    it does not say it. Raises Undecodable for a name or file that no grammar reads.
+    it does not say it; `attention` the operator of kernels of attention, 4096 queries and keys of 16 heads without.
+    Raises Undecodable for a name or file that no grammar reads.
     """
-    from .decoding.explanation import explained
+    from .decoding.explaining import explained_any
     from .decoding.readers import decoded
 
     gpu = hardware(hw)
     found = decoded(str(what), gpu)
     shape = (M, N, K, batch)
-    return tuple(explained(one, gpu, shape, dtype, i, len(found)) for i, one in enumerate(found, 1))
+
+    def asked() -> Attention:
+        from .operators.attention import Attention
+
+        return attention or Attention(4096, 4096, 128, batch=batch, heads=16, dtype=dtype or "bf16")
+
+    return tuple(explained_any(one, gpu, shape, dtype, asked, i, len(found)) for i, one in enumerate(found, 1))
 
 
 def emit(
@@ -164,16 +173,22 @@ def emit(
     return emit_to(derive(op, hw, **overrides), Path(out), compile=compile, isa=isa)
 
 
-def export(op: Gemm, hw: str | Path | HardwareDescriptor = "mi300x", to: str = "json", **options: Any) -> Export:
-    """Kernels of a product as a file of another tool: the closed form's one, or a ranked list.
+def export(
+    op: Gemm | Attention | Conv2d, hw: str | Path | HardwareDescriptor = "mi300x", to: str = "json", **options: Any
+) -> Export:
+    """Kernels of an operator as a file of another tool: the closed form's one, or a ranked list.
 
-    to: triton, inductor, flydsl, tilelang, tensilelite, hipblaslt, ck, iree, aiter, nvmatmul or json. options: form,
-    count, round_name, place and knobs, as `closedform.interop.exporting.export_gemm` takes them.
-    Raises Refused where the tool takes none, InfeasibleError and BadInput.
+    to: of products triton, inductor, flydsl, tilelang, tensilelite, hipblaslt, ck, iree, aiter, nvmatmul or json, of
+    other operators some of them. options: form, count, round_name, place and knobs, as `export_gemm` and
+    `export_operator` of `closedform.interop.exporting` take them.
+    Raises Refused where the tool takes none, NotOffered where it has no format for the operator, InfeasibleError and
+    BadInput.
     """
-    from .interop.exporting import export_gemm
+    from .interop.exporting import export_gemm, export_operator
+    from .operators.gemm import Gemm
 
-    return export_gemm(op, hardware(hw), to, **options)
+    gpu = hardware(hw)
+    return export_gemm(op, gpu, to, **options) if isinstance(op, Gemm) else export_operator(op, gpu, to, **options)
 
 
 def check(

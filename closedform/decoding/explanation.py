@@ -17,7 +17,7 @@ from .decoded import Decoded
 from .legality import Needs, needs_of, reasons_against
 from .tensilelite import kind_bits
 
-__all__ = ["ClosedFormAnswer", "Explanation", "explained"]
+__all__ = ["ClosedFormAnswer", "Explanation", "difference", "explained", "plain_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Explanation:
             "types": list(found.types),
             "layout": own.layout,
             "epilogue": list(found.epilogue),
-            "parameters": _plain(found.parameters),
+            "parameters": plain_values(found.parameters),
             "kernel": found.kernel.to_json(),
             "lds_bytes": self.needs.lds_bytes,
             "lds_limit_bytes": self.hw.lds_max_per_workgroup_bytes,
@@ -105,14 +105,21 @@ class Explanation:
         }
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """The value as JSON has it: dates, times that are infinite and names that are no text become text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): plain_values(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [plain_values(inner) for inner in value]
     known = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
     return value if known else str(value)
+
+
+def difference(slower_by: float | None) -> str:
+    """How much slower or faster the kernel is predicted, as the end of a sentence."""
+    if slower_by is None:
+        return ""
+    return f": the kernel is predicted {abs(slower_by):.1%} {'slower' if slower_by > 0 else 'faster'}"
 
 
 def explained(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from closedform.hw.atoms import MFMA_LANES
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput, InfeasibleError
-from closedform.interop import aiter, ck, flydsl, inductor, tilelang, triton
+from closedform.interop import aiter, ck, flydsl, inductor, tilelang, triton, triton_config
 from closedform.interop.kernel import Kernel
 from closedform.interop.tool import images_bytes
 from closedform.predict.legality import check_capacities
@@ -46,7 +46,7 @@ def _lds(found: Decoded, bits: int | None) -> int | None:
     if found.lds_bytes is not None or bits is None:
         return found.lds_bytes
     if found.tool in _ON_TRITON:
-        return triton.lds_bytes((k.tile_m, k.tile_n, k.tile_k), bits / 8, k.stages or 2)
+        return triton_config.lds_bytes((k.tile_m, k.tile_n, k.tile_k), bits / 8, k.stages or 2)
     if found.tool == "FlyDSL":
         return flydsl.lds_bytes(k, bits / 8)
     if found.tool in (ck.TOOL.title, tilelang.TOOL.title):

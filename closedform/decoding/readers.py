@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
-from closedform.interop import aiter, ck, flydsl, hipblaslt, inductor, iree, nvmatmul, plain, tilelang, triton
+from closedform.interop import (
+    aiter,
+    ck,
+    flydsl,
+    flydsl_attention,
+    flydsl_conv2d,
+    hipblaslt,
+    inductor,
+    iree,
+    nvmatmul,
+    plain,
+    tilelang,
+    triton,
+    triton_config,
+)
+from closedform.interop.attention_kernel import AttentionKernel
+from closedform.interop.conv2d_offers import Conv2dKernel
 from closedform.interop.kernel import Kernel
-from closedform.interop.tool import Tool, is_time
+from closedform.interop.tool import Format, is_time
+from closedform.operators.attention import Attention
 
+from .attention import DecodedAttention
 from .decoded import Decoded
 from .errors import Undecodable
 from .solution_name import is_solution_name, solution_of
 from .tensilelite import decoded_name, gfx_of
 from .tensilelite_yaml import decoded_yaml
 
-__all__ = ["decoded", "target_of"]
+__all__ = ["AnyDecoded", "decoded", "target_of"]
+
+AnyDecoded: TypeAlias = Decoded | DecodedAttention
 
 
 def target_of(what: str, hw: HardwareDescriptor, number: int = 1) -> str | None:
@@ -41,7 +62,7 @@ def _target_of_name(what: str) -> str | None:
     return last if last.startswith("gfx") else None
 
 
-def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
+def decoded(what: str, hw: HardwareDescriptor) -> list[AnyDecoded]:
     """The kernels of a file of that path, or the one of that name. Raises Undecodable and BadInput.
 
     A Triton cache gives its fastest kernel first; other files keep their order.
@@ -65,7 +86,7 @@ def decoded(what: str, hw: HardwareDescriptor) -> list[Decoded]:
     )
 
 
-def _read(path: Path, hw: HardwareDescriptor) -> list[Decoded]:
+def _read(path: Path, hw: HardwareDescriptor) -> list[AnyDecoded]:
     """The kernels of a file; errors name it. What its format lacks or has of another kind is an error of the file."""
     try:
         return _file(path.read_text(encoding="utf-8"), hw)
@@ -90,18 +111,18 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _file(text: str, hw: HardwareDescriptor) -> list[Decoded]:
+def _file(text: str, hw: HardwareDescriptor) -> list[AnyDecoded]:
     head = text.lstrip()[:200]
     if head.startswith("Git Version:"):
-        return _override(text, hw)
+        return [*_override(text, hw)]
     if head.startswith(("{", "[")) and (body := _json(text)) is not None:
         return _objects(text, body, hw)
     if "kernelName" in head:
-        return _rows(text, hw)
-    for title, mark, tool in _TEXTS:
-        if mark in text:
+        return [*_rows(text, hw)]
+    for title, marks, tool in _TEXTS:
+        if all(mark in text for mark in marks):
             return _kernels(title, tool, text, hw)
-    return decoded_yaml(text, hw)
+    return [*decoded_yaml(text, hw)]
 
 
 def _json(text: str) -> Any:
@@ -122,7 +143,7 @@ def _simple(tool: str, name: str, kernel: Kernel, **more: Any) -> Decoded:
     return Decoded(tool=tool, name=name, kernel=kernel, types=types, **more)
 
 
-def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[Decoded]:
+def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[AnyDecoded]:
     """The kernels of a JSON file."""
     if isinstance(body, dict) and "configs_timings" in body:
         return [_triton(config, us, hw) for config, us in triton.timed(text)]
@@ -134,9 +155,15 @@ def _objects(text: str, body: Any, hw: HardwareDescriptor) -> list[Decoded]:
     raise Undecodable("JSON of no tool that is known")
 
 
-def _triton(config: dict[str, Any], us: float | None, hw: HardwareDescriptor) -> Decoded:
-    kernel = triton.kernel_of_config(config)
-    refusals = (*triton.TOOL.refusals(kernel, hw), *triton.option_refusals(config, hw))
+def _triton(config: dict[str, Any], us: float | None, hw: HardwareDescriptor) -> AnyDecoded:
+    if triton_config.is_attention(config):
+        found = triton_config.attention_kernel_of_config(config)
+        refusals = (*triton.ATTENTION.refusals(found, hw), *triton_config.option_refusals(config, hw))
+        return DecodedAttention(
+            tool="Triton", name="", kernel=found, parameters=config, measured_us=us, refusals=refusals
+        )
+    kernel = triton_config.kernel_of_config(config)
+    refusals = (*triton.TOOL.refusals(kernel, hw), *triton_config.option_refusals(config, hw))
     return _simple("Triton", "", kernel, parameters=config, measured_us=us, refusals=refusals)
 
 
@@ -148,47 +175,122 @@ def _first_has(name: str) -> Callable[[Any], bool]:
     return lambda body: isinstance(body, list) and bool(body) and isinstance(body[0], dict) and name in body[0]
 
 
-_JSON: tuple[tuple[str, Callable[[Any], bool], Tool], ...] = (
+def _keywords_of_attention(body: Any) -> bool:
+    first = body[0] if isinstance(body, list) and body else body
+    return isinstance(first, dict) and "block_M" in first and "block_K" not in first
+
+
+def _plain_of(operator: str) -> Callable[[Any], bool]:
+    return lambda body: _has("kernels")(body) and plain.operator_of(body) == operator
+
+
+_JSON: tuple[tuple[str, Callable[[Any], bool], Format[Any, Any]], ...] = (
     ("Composable Kernel", _has("tile_config", "problem"), ck.TOOL),
     ("nvMatmulHeuristics", _has("problem", "configs"), nvmatmul.TOOL),
+    ("closedform", _plain_of("attention"), plain.ATTENTION),
+    ("closedform", _plain_of("conv2d"), plain.CONV2D),
     ("closedform", _has("kernels"), plain.TOOL),
+    ("TileLang", _keywords_of_attention, tilelang.ATTENTION),
     ("TileLang", _has("block_M"), tilelang.TOOL),
     ("TileLang", _first_has("block_M"), tilelang.TOOL),
     (aiter.TOOL_TRITON.title, _has("any"), aiter.TOOL_TRITON),
+    (aiter.ATTENTION.title, _has("fwd"), aiter.ATTENTION),
 )
 
 
 #: Texts that are neither JSON nor YAML, by what only they have.
-_TEXTS: tuple[tuple[str, str, Tool], ...] = (
-    ("IREE", "#iree_gpu.lowering_config", iree.TOOL),
-    ("TorchInductor", "ROCmGemmConfig(", inductor.TOOL),
-    ("Triton", "triton.Config(", triton.TOOL_PYTHON),
-    ("FlyDSL", "flydsl.autotune import Config", flydsl.TOOL_PYTHON),
+_TEXTS: tuple[tuple[str, tuple[str, ...], Format[Any, Any]], ...] = (
+    ("IREE", ("#iree_gpu.lowering_config", "use_igemm_convolution = true"), iree.CONV2D),
+    ("IREE", ("#iree_gpu.lowering_config",), iree.TOOL),
+    ("TorchInductor", ("ROCmGemmConfig(",), inductor.TOOL),
+    ("TorchInductor", ("ROCmConvConfig(",), inductor.CONV2D),
+    ("TorchInductor", ("ROCmFlexConfig(",), inductor.ATTENTION),
+    ("Triton", ("triton.Config(", "HEAD_DIM = "), triton.ATTENTION_PYTHON),
+    ("Triton", ("triton.Config(",), triton.TOOL_PYTHON),
+    ("FlyDSL", ("flydsl.autotune import Config", "flat_work_group_size="), flydsl_attention.ATTENTION_PYTHON),
+    ("FlyDSL", ("flydsl.autotune import Config", "TILE_M="), flydsl_conv2d.CONV2D_PYTHON),
+    ("FlyDSL", ("flydsl.autotune import Config",), flydsl.TOOL_PYTHON),
 )
+#: Said of the kernels of a convolution.
+_PRODUCT = "of a convolution, as its product: rows are output pixels, columns output channels, compared as a product"
 
 
-def _kernels(title: str, tool: Tool, text: str, hw: HardwareDescriptor) -> list[Decoded]:
+def _kernels(title: str, tool: Format[Any, Any], text: str, hw: HardwareDescriptor) -> list[AnyDecoded]:
     """The kernels of a file in the tool's format."""
-    return [_simple(title, "", k, refusals=tool.refusals(k, hw)) for k in tool.read(text, hw)]
+    kernels = tool.read(text, hw)
+    words = tool.words(text) or [{}] * len(kernels)
+    found: list[AnyDecoded] = []
+    for kernel, own in zip(kernels, words, strict=True):
+        refusals = (*tool.refusals(kernel, hw), *triton_config.option_refusals(own, hw))
+        more: dict[str, Any] = {"parameters": own, "refusals": refusals}
+        if isinstance(kernel, AttentionKernel):
+            op = _operator(text) if tool is plain.ATTENTION else None
+            found.append(DecodedAttention(tool=title, name="", kernel=kernel, op=op, **more))
+        elif isinstance(kernel, Conv2dKernel):
+            found.append(_convolution(title, "", kernel, **more))
+        else:
+            found.append(_simple(title, "", kernel, **more))
+    return found
 
 
-def _artifact(body: dict[str, Any], hw: HardwareDescriptor) -> Decoded:
+def _convolution(title: str, name: str, kernel: Conv2dKernel, **more: Any) -> Decoded:
+    """A kernel of a convolution; FlyDSL's has a type and an LDS of its own."""
+    if title == "FlyDSL":
+        kernel = dataclasses.replace(kernel, dtype="bf16")
+        more["lds_bytes"] = flydsl_conv2d.lds_bytes(kernel, 2)
+    return _simple(title, name, kernel, notes=(_PRODUCT,), **more)
+
+
+def _operator(text: str) -> Attention | None:
+    """The attention of a file of plain JSON; None where it is none that is known here."""
+    fields = dataclasses.fields(Attention)
+    needed = {f.name for f in fields if f.default is dataclasses.MISSING}
+    problem = json.loads(text).get("problem")
+    if not isinstance(problem, dict) or not needed <= set(problem) <= {f.name for f in fields}:
+        return None
+    return Attention(**problem)
+
+
+def _artifact(body: dict[str, Any], hw: HardwareDescriptor) -> AnyDecoded:
     identity = body["identity"]
     key, device = identity.get("key", {}), identity.get("device", {})
-    arch = device.get("arch")
+    arch, name = device.get("arch"), str(identity.get("name", ""))
     if arch is not None and not isinstance(arch, str):
         raise BadInput(f"arch {arch!r} of the device is no name of a target")
+    if flydsl_attention.is_config(body["config"]):
+        return _attention_artifact(body["config"], key, hw, name, arch)
+    if flydsl_conv2d.is_config(body["config"]):
+        found = flydsl_conv2d.kernel_of_config(body["config"])
+        refusals = flydsl_conv2d.CONV2D.refusals(found, hw)
+        return _convolution("FlyDSL", name, found, gfx=arch, parameters=body["config"], refusals=refusals)
     kernel = flydsl.kernel_of_artifact(body)
     extents = tuple(key.get(name) for name in "MNK")
     problem = (*extents, 1) if all(type(v) is int and v > 0 for v in extents) else None
     return _simple(
         "FlyDSL",
-        str(identity.get("name", "")),
+        name,
         kernel,
         gfx=arch,
         refusals=flydsl.TOOL.refusals(kernel, hw),
         parameters=body["config"],
         problem=problem,
+    )
+
+
+def _attention_artifact(
+    config: dict[str, Any], key: dict[str, Any], hw: HardwareDescriptor, name: str, arch: str | None
+) -> DecodedAttention:
+    """FlyDSL's flash attention; of its two types, which need the same, f16 is taken."""
+    kernel = flydsl_attention.kernel_of_config(config, hw)
+    names = {"L_q": "seq_len", "L_kv": "seq_len_kv", "d": "head_dim", "batch": "batch_size", "heads": "num_heads"}
+    values: dict[str, Any] = {ours: key.get(theirs) for ours, theirs in names.items()}
+    op = None
+    if all(type(value) is int for value in values.values()):
+        kv_heads = key.get("num_kv_heads", values["heads"])
+        op = Attention(**values, dtype="f16", kv_heads=0 if kv_heads == values["heads"] else kv_heads)
+    refusals = flydsl_attention.ATTENTION.refusals(kernel, hw)
+    return DecodedAttention(
+        tool="FlyDSL", name=name, kernel=kernel, gfx=arch, parameters=config, op=op, refusals=refusals
     )
 
 

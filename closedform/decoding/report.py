@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from closedform.interop.kernel import Kernel
 
-from .explanation import Explanation
+from .explanation import Explanation, difference
 
 __all__ = ["explanation_text"]
 
@@ -44,7 +44,7 @@ def explanation_text(e: Explanation) -> str:
     if other is not None and other.kernel is not None:
         lines.append(f"closed    {_tile(other.kernel)}")
         if other.predicted_us is not None:
-            lines.append(f"          {other.predicted_us:.2f} us predicted, {other.why}{_difference(e.slower_by)}")
+            lines.append(f"          {other.predicted_us:.2f} us predicted, {other.why}{difference(e.slower_by)}")
     elif other is not None:
         lines.append(f"closed    none: {other.why}")
     if found.parameters:
@@ -59,9 +59,3 @@ def _count(value: int | None) -> str:
 
 def _value(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _difference(slower_by: float | None) -> str:
-    if slower_by is None:
-        return ""
-    return f": the kernel is predicted {abs(slower_by):.1%} {'slower' if slower_by > 0 else 'faster'}"

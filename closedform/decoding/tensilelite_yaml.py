@@ -152,7 +152,16 @@ def _problem(problem: Any, named: ProblemName | None) -> ProblemName:
         pair = ("xf32", "xf32")
     stored = (pair if a is None else _pair(a))[0], (pair if b is None else _pair(b))[-1]
     total = "f32" if compute is None else family_of(compute)
-    return ProblemName(layout, True, *stored, pair, pair[0] if out is None else family_of(out), total, ())
+    return ProblemName(
+        layout, True, *stored, pair, pair[0] if out is None else family_of(out), total, _epilogue(problem)
+    )
+
+
+def _epilogue(problem: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is done with the sums, a bias by the words of names: FDN along the tool's columns, FDMN either way."""
+    found = {1: ("Bias",), 2: ("Bias", "FDN"), 3: ("Bias", "FDMN")}.get(int(problem.get("UseBias") or 0), ())
+    kind = problem.get("ActivationType", "none")
+    return (*found, f"Activation {kind}") if isinstance(kind, str) and kind != "none" else found
 
 
 def _letters(problem: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str | None]:

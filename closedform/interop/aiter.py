@@ -15,16 +15,27 @@ from closedform.hw.dtypes import ALIASES, dtype
 from closedform.hw.errors import BadInput
 
 from . import flydsl
+from .attention_kernel import AttentionKernel
+from .attention_offers import AttentionOffer, AttentionTool
 from .kernel import Kernel
 from .rules import Rule
 from .tool import Offer, Tool, lds_rule
-from .triton import BACKEND_RULES, config_of, kernel_of_config
+from .triton_config import (
+    ATTENTION_RULES,
+    BACKEND_RULES,
+    attention_config_of,
+    attention_kernel_of_config,
+    config_of,
+    kernel_of_config,
+)
 
 __all__ = [
+    "ATTENTION",
     "HEADER",
     "TOOL",
     "TOOL_TRITON",
     "flydsl_name",
+    "forward_configs",
     "is_flydsl",
     "kernel_of_name",
     "kernel_of_row",
@@ -76,8 +87,14 @@ _RULES: tuple[Rule[Offer], ...] = (
         _SOURCE,
     ),
     Rule("layout", "B stored as [N, K]: NT", _SOURCE, lambda o: o.op.layout != "NT"),
-    Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M),
-    Rule("tile n and k", f"of {TILES}", _SOURCE, lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set()),
+    Rule("tile m", f"one of {TILES_M}", _SOURCE, lambda o: o.kernel.tile_m not in TILES_M, alone=True),
+    Rule(
+        "tile n and k",
+        f"of {TILES}",
+        _SOURCE,
+        lambda o: {o.kernel.tile_n, o.kernel.tile_k} - set(TILES) != set(),
+        alone=True,
+    ),
     Rule("stages", "2 to 8", _SOURCE, lambda o: not 2 <= (o.kernel.stages or 2) <= 8, alone=True),
     Rule("split", "1 to 13", _SOURCE, lambda o: not 1 <= (o.kernel.split_k or 1) <= 13, alone=True),
     Rule("Stream-K", "is not offered", _SOURCE, lambda o: bool(o.kernel.stream_k)),
@@ -232,10 +249,15 @@ def _write_triton(offers: tuple[Offer, ...]) -> str:
 
 
 def _read_triton(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(kernel_of_config(words) for words in _by_rows(text))
+
+
+def _by_rows(text: str) -> list[dict[str, Any]]:
+    """Configurations of a table by rows."""
     body: Any = json.loads(text)
     if not isinstance(body, dict) or not all(isinstance(words, dict) for words in body.values()):
         raise BadInput("not a table of configurations by rows, such as M_LEQ_64 and any")
-    return tuple(kernel_of_config(words) for words in body.values())
+    return list(body.values())
 
 
 _CARRIES = ("dtype", "out_dtype", "layout", "wave_m", "wave_n", "wave_k", "stages", "split_k")
@@ -249,4 +271,48 @@ TOOL_TRITON = Tool(
     _write_triton,
     _read_triton,
     many=False,
+    words=_by_rows,
+)
+
+#: Which of the forward kernels a configuration is of: f32 has one of its own.
+_FORWARD = {"f32": "dropout_or_fp32"}
+
+
+def _write_attention(offers: tuple[AttentionOffer, ...]) -> str:
+    """One configuration of the forward kernel for the type, in the order of AITER's own file."""
+    config = attention_config_of(offers[0])
+    words = {name: config["kwargs"][name] for name in ("BLOCK_M", "BLOCK_N")}
+    words |= {"PRELOAD_V": False, "waves_per_eu": config["kwargs"]["waves_per_eu"]}
+    words |= {name: config[name] for name in ("num_warps", "num_ctas", "num_stages")}
+    return json.dumps({"fwd": {_FORWARD.get(offers[0].op.dtype, "default"): words}}, indent=2) + "\n"
+
+
+def forward_configs(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Configurations of the forward kernels in a file such as gfx942-MHA-DEFAULT.json, by their names."""
+    body: Any = json.loads(text)
+    found = body.get("fwd") if isinstance(body, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(words, dict) for words in found.values()):
+        raise BadInput("not a table of attention: no configurations under fwd")
+    return list(found.items())
+
+
+def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
+    return tuple(attention_kernel_of_config(words) for words in _forward(text))
+
+
+def _forward(text: str) -> list[dict[str, Any]]:
+    return [words for _, words in forward_configs(text)]
+
+
+ATTENTION = AttentionTool(
+    "aiter",
+    "AITER's Triton attention",
+    ".json",
+    ("waves", "stages", "waves_per_simd"),
+    ATTENTION_RULES,
+    _write_attention,
+    _read_attention,
+    many=False,
+    words=_forward,
+    remarks=lambda offer: (f"put its configuration under fwd of {offer.hw.gfx}-MHA-DEFAULT.json",),
 )

@@ -13,17 +13,21 @@ from closedform.hw.errors import BadInput
 from .kernel import Kernel
 from .python_text import keywords_of_calls
 from .rules import Rule
-from .tool import Offer, Tool, lds_rule
+from .tool import Offer, Proposal, Tool, lds_rule
 
 __all__ = [
     "ARTIFACT",
     "TOOL",
     "TOOL_PYTHON",
+    "artifact",
     "artifact_file",
     "artifact_of",
+    "artifact_text",
+    "configs_of_module",
     "kernel_of_artifact",
     "kernel_of_name",
     "lds_bytes",
+    "module_text",
 ]
 
 _SOURCE = "kernels/gemm/gemm_a16w16_gfx950.py and flydsl/autotune.py of FlyDSL"
@@ -122,17 +126,25 @@ def kernel_of_name(name: str) -> Kernel:
 
 def artifact_of(offer: Offer, name: str = ARTIFACT, device: str = "") -> dict[str, Any]:
     """The artifact's contents; `device` is the name that torch gives the GPU."""
-    op, hw = offer.op, offer.hw
+    op = offer.op
+    return artifact(offer, name, {"M": op.M, "N": op.N, "K": op.K}, config_of(offer), device)
+
+
+def artifact(
+    offer: Proposal[Any, Any], name: str, key: dict[str, int], config: dict[str, Any], device: str = ""
+) -> dict[str, Any]:
+    """An artifact of that tuned function for the values of its key and the GPU."""
+    hw = offer.hw
     identity = {
         "name": name,
-        "key": {"M": op.M, "N": op.N, "K": op.K},
+        "key": key,
         "device": {
             "name": device or f"AMD Instinct {hw.name.upper()}",
             "arch": hw.gfx,
             "compute_units": hw.num_cus,
         },
     }
-    return {"version": VERSION, "identity": identity, "config": config_of(offer)}
+    return {"version": VERSION, "identity": identity, "config": config}
 
 
 def config_of(offer: Offer) -> dict[str, Any]:
@@ -169,17 +181,22 @@ def kernel_of_artifact(artifact: Any) -> Kernel:
     )
 
 
+def artifact_text(contents: dict[str, Any]) -> str:
+    """The artifact's file."""
+    return json.dumps(contents, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
 def _write(offers: tuple[Offer, ...]) -> str:
-    return json.dumps(artifact_of(offers[0]), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    return artifact_text(artifact_of(offers[0]))
 
 
 def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     return (kernel_of_artifact(json.loads(text)),)
 
 
-_MODULE = '''"""FlyDSL configurations of gemm {shape} for {hw}, the best predicted first.
+_MODULE = '''"""FlyDSL configurations of {shape} for {hw}, the best predicted first.
 
-    @flydsl.autotune.autotune(configs=CONFIGS, key=["M", "N", "K"])
+    @flydsl.autotune.autotune(configs=CONFIGS, key={key})
 """
 
 from flydsl.autotune import Config
@@ -190,20 +207,31 @@ CONFIGS = [
 '''
 
 
+def module_text(shape: str, hw: HardwareDescriptor, key: tuple[str, ...], configs: list[dict[str, Any]]) -> str:
+    """A module of `Config` objects of an operator in words; `key` are the names that the function is tuned for."""
+    calls = (", ".join(f"{name}={value!r}" for name, value in config.items()) for config in configs)
+    names = "[" + ", ".join(f'"{name}"' for name in key) + "]"
+    return _MODULE.format(shape=shape, hw=hw, key=names, configs="\n".join(f"    Config({call})," for call in calls))
+
+
 def _write_python(offers: tuple[Offer, ...]) -> str:
-    op, hw = offers[0].op, offers[0].hw
-    calls = (", ".join(f"{name}={value!r}" for name, value in config_of(offer).items()) for offer in offers)
-    shape = f"M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
-    return _MODULE.format(shape=shape, hw=hw, configs="\n".join(f"    Config({call})," for call in calls))
+    op = offers[0].op
+    shape = f"gemm M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
+    return module_text(shape, offers[0].hw, ("M", "N", "K"), [config_of(offer) for offer in offers])
 
 
-def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+def configs_of_module(text: str) -> list[dict[str, Any]]:
+    """Keywords of every Config of a module; BadInput where it has none."""
     calls = keywords_of_calls(text, "Config")
     if not calls:
         raise BadInput("no Config in this module")
-    return tuple(kernel_of_artifact(words) for words in calls)
+    return calls
+
+
+def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(kernel_of_artifact(words) for words in configs_of_module(text))
 
 
 _CARRIES = ("wave_m", "wave_n", "wave_k", "waves", "stages", "split_k", "group_m", "waves_per_simd")
 TOOL = Tool("flydsl", "FlyDSL", ".json", _CARRIES, _RULES, _write, _read, many=False)
-TOOL_PYTHON = Tool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python)
+TOOL_PYTHON = Tool("flydsl", "FlyDSL", ".py", _CARRIES, _RULES, _write_python, _read_python, words=configs_of_module)

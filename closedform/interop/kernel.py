@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from math import gcd
+from typing import Any, ClassVar, TypeVar
 
 from closedform.hw.dtypes import DTYPES
 from closedform.hw.errors import BadInput, near_names
 from closedform.operators.gemm import LAYOUTS
 
-__all__ = ["Kernel", "transposed_layout"]
+__all__ = ["Kernel", "check_number", "check_terms", "known_fields", "transposed_layout"]
+
+KernelT = TypeVar("KernelT", bound="Kernel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +46,15 @@ class Kernel:
     xcds: int | None = None
     waves_per_simd: int | None = None
 
+    #: What `smaller` changes.
+    given_up: ClassVar[tuple[str, ...]] = ("xcds", "stages", "tile_k")
+
     def __post_init__(self) -> None:
         for name in ("tile_m", "tile_n", "tile_k", "wave_k"):
-            _check_number(name, getattr(self, name))
-        for name in _COUNTS:
-            if getattr(self, name) is not None:
-                _check_number(name, getattr(self, name), least=int(name != "stream_k"))
-        if self.mfma is not None:
-            if not isinstance(self.mfma, tuple) or len(self.mfma) != 4:
-                raise BadInput(f"mfma={self.mfma!r} must be rows, columns, depth and blocks")
-            for value in self.mfma:
-                _check_number("mfma", value)
-        for name in ("dtype", "out_dtype"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or value not in DTYPES):
-                raise BadInput(f"{name}={value!r} is no type: {near_names(str(value), DTYPES)}")
+            check_number(name, getattr(self, name))
+        if self.stream_k is not None:
+            check_number("stream_k", self.stream_k, least=0)
+        check_terms(self, _COUNTS, ("dtype", "out_dtype"), self.mfma)
         if self.layout is not None and self.layout not in LAYOUTS:
             raise BadInput(f"layout={self.layout!r} must be one of {', '.join(LAYOUTS)}")
         if self.mfma is not None and self.mfma_m is None:
@@ -64,7 +62,31 @@ class Kernel:
         if self.wave_m is not None and self.wave_n is not None and self.waves is None:
             object.__setattr__(self, "waves", self.wave_m * self.wave_n * self.wave_k)
 
-    def transposed(self) -> Kernel:
+    @property
+    def tile(self) -> str:
+        """Rows, columns and depth of the tile."""
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+
+    def smaller(self: KernelT, num_cus: int, whole: bool) -> Iterator[KernelT]:
+        """The kernel on chiplets of equal shares, then on a power of two of them, which every tool deals to; unless it
+        must stay `whole`, then with fewer tiles under way, then with half of their depth, and so on.
+        """
+        shares = gcd(self.xcds or 1, num_cus)
+        yield dataclasses.replace(self, xcds=shares)
+        dealt = dataclasses.replace(self, xcds=shares & -shares)
+        yield dealt
+        if whole:
+            return
+        least = 1 if self.mfma is None else self.mfma[2]
+        depth = self.tile_k
+        while depth >= least and depth % least == 0:
+            for stages in range(self.stages or 2, 1, -1):
+                yield dataclasses.replace(dealt, tile_k=depth, stages=stages)
+            if depth % 2:
+                return
+            depth //= 2
+
+    def transposed(self: KernelT) -> KernelT:
         """The kernel of the same product as the other storage order sees it: D^T = op(B)^T op(A)^T.
 
         M and N are exchanged with everything that counts along them, and the letters of A and B with each other.
@@ -83,26 +105,46 @@ class Kernel:
             layout=self.layout and transposed_layout(self.layout),
         )
 
-    def only(self, names: tuple[str, ...]) -> Kernel:
+    def only(self: KernelT, names: tuple[str, ...]) -> KernelT:
         """The kernel with what a format of those fields keeps of it."""
         kept = {name: getattr(self, name) for name in ("tile_m", "tile_n", "tile_k", *names)}
-        return Kernel(**kept)
+        return type(self)(**kept)
 
     def to_json(self) -> dict[str, Any]:
         """Every field that is known."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value is not None
-        }
+        return known_fields(self)
 
 
-#: Fields that are counts where they are known.
-_COUNTS = ("mfma_m", "wave_m", "wave_n", "waves", "stages", "split_k", "stream_k", "group_m", "waves_per_simd")
+#: Fields that are counts of at least 1 where they are known.
+_COUNTS = ("mfma_m", "wave_m", "wave_n", "waves", "stages", "split_k", "group_m", "waves_per_simd")
 
 
-def _check_number(name: str, value: object, least: int = 1) -> None:
+def known_fields(kernel: Any) -> dict[str, Any]:
+    """Fields of a kernel whose values are known, as JSON has them."""
+    values = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
+    }
+
+
+def check_terms(kernel: Any, counts: tuple[str, ...], types: tuple[str, ...], mfma: object) -> None:
+    """Raises BadInput for a known count below 1, an unknown type and an instruction that is not four counts."""
+    for name in counts:
+        if getattr(kernel, name) is not None:
+            check_number(name, getattr(kernel, name))
+    if mfma is not None:
+        if not isinstance(mfma, tuple) or len(mfma) != 4:
+            raise BadInput(f"mfma={mfma!r} must be rows, columns, depth and blocks")
+        for value in mfma:
+            check_number("mfma", value)
+    for name in types:
+        value = getattr(kernel, name)
+        if value is not None and (not isinstance(value, str) or value not in DTYPES):
+            raise BadInput(f"{name}={value!r} is no type: {near_names(str(value), DTYPES)}")
+
+
+def check_number(name: str, value: object, least: int = 1) -> None:
+    """Raises BadInput for what is no whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"{name}={value!r} must be a whole number of at least {least}")
 

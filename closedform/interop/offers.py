@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from math import gcd, isfinite
+from math import isfinite
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
@@ -14,7 +14,7 @@ from closedform.operators.gemm import Gemm, GemmTiles
 
 from .kernel import Kernel
 from .rules import Refused, broken_rules
-from .tool import FIELD_OF_KNOB, Offer, Tool
+from .tool import Format, KernelT, Offer, ProposalT
 
 __all__ = ["accepted", "derived_offer", "kernel_of", "predicted_us", "ranked_offers"]
 
@@ -102,51 +102,32 @@ def ranked_offers(op: Gemm, hw: HardwareDescriptor) -> Iterator[Offer]:
             yield Offer(op, hw, kernel, float(ranking.latency_us[index]))
 
 
-def accepted(tool: Tool, offer: Offer, whole: bool = False) -> tuple[Offer, tuple[str, ...]]:
+def accepted(
+    tool: Format[ProposalT, KernelT], offer: ProposalT, whole: bool = False
+) -> tuple[ProposalT, tuple[str, ...]]:
     """The offer as the tool takes it, and what had to change.
 
-    Where it breaks a rule, chiplets of unequal shares and, unless it must stay `whole`, tiles under way and then the
-    depth of a tile are given up until it breaks none; the tile of the result stays, and so does what the offer fixes.
+    Where it breaks a rule, what a kernel gives up is given up until it breaks none: of a product chiplets of unequal
+    shares and, unless it must stay `whole`, tiles under way and then the depth of a tile. The tile of the result
+    stays, and so does what the offer fixes.
     Raises Refused, with the rules that the offer itself breaks, where nothing helps, and for a fixed knob that the
     format has no place for.
     """
     broken = broken_rules(tool.rules, offer)
     reasons = "; ".join(rule.described for rule in broken)
+    own: Any = offer.kernel
     if lost := [name for name, value in offer.fixed.items() if not tool.keeps(name, value)]:
         nowhere = f"its file has no place for {', '.join(lost)}: leave it out"
-        raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons or nowhere}")
+        raise Refused(f"{tool.title} refuses this kernel (tile {own.tile}): {reasons or nowhere}")
     if not broken:
         return offer, tool.unsaid(offer)
-    dealt = _dealt(offer.kernel, offer.hw.num_cus)
-    fixed = {FIELD_OF_KNOB.get(name, name) for name in offer.fixed} & {"xcds", "stages", "tile_k"}
-    for kernel in dealt if whole else (*dealt, *_smaller(dealt[-1])):
-        if any(getattr(kernel, name) != getattr(offer.kernel, name) for name in fixed):
+    fixed = {tool.field_of(name) for name in offer.fixed} & set(own.given_up)
+    for kernel in own.smaller(offer.hw.num_cus, whole):
+        if any(getattr(kernel, name) != getattr(own, name) for name in fixed):
             continue
-        changed = dataclasses.replace(offer, kernel=kernel, predicted_us=predicted_us(offer.op, offer.hw, kernel))
+        changed = dataclasses.replace(offer, kernel=kernel, predicted_us=offer.timed(kernel))
         if not broken_rules(tool.rules, changed):
-            pairs = ((n, getattr(offer.kernel, n), getattr(kernel, n)) for n in ("xcds", "stages", "tile_k"))
+            pairs = ((name, getattr(own, name), getattr(kernel, name)) for name in own.given_up)
             changes = ", ".join(f"{name} {was} -> {now}" for name, was, now in pairs if was != now)
             return changed, (f"{changes}, since {tool.title} refuses more: {broken[0].text}", *tool.unsaid(changed))
-    raise Refused(f"{tool.title} refuses this kernel ({_tile(offer.kernel)}): {reasons}")
-
-
-def _dealt(kernel: Kernel, num_cus: int) -> tuple[Kernel, Kernel]:
-    """The kernel on chiplets of equal shares, and on a power of two of them, which every tool deals to."""
-    shares = gcd(kernel.xcds or 1, num_cus)
-    return dataclasses.replace(kernel, xcds=shares), dataclasses.replace(kernel, xcds=shares & -shares)
-
-
-def _smaller(kernel: Kernel) -> Iterator[Kernel]:
-    """The kernel with fewer tiles under way, then with half of their depth, and so on."""
-    least = 1 if kernel.mfma is None else kernel.mfma[2]
-    depth = kernel.tile_k
-    while depth >= least and depth % least == 0:
-        for stages in range(kernel.stages or 2, 1, -1):
-            yield dataclasses.replace(kernel, tile_k=depth, stages=stages)
-        if depth % 2:
-            return
-        depth //= 2
-
-
-def _tile(kernel: Kernel) -> str:
-    return f"tile {kernel.tile_m}x{kernel.tile_n}x{kernel.tile_k}"
+    raise Refused(f"{tool.title} refuses this kernel (tile {own.tile}): {reasons}")

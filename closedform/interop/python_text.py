@@ -23,5 +23,8 @@ def keywords_of_calls(text: str, name: str) -> list[dict[str, Any]]:
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
         ]
         return [{str(word.arg): ast.literal_eval(word.value) for word in call.keywords} for call in calls]
-    except (SyntaxError, ValueError) as error:
-        raise BadInput(f"not a module of {name} with literal arguments: {error}") from None
+    except SyntaxError as error:
+        where = "" if error.lineno is None else f" from line {error.lineno} on"
+        raise BadInput(f"not Python{where}") from None
+    except ValueError:
+        raise BadInput(f"not a module of {name} with literal arguments") from None

@@ -11,6 +11,7 @@ from typing import Any
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
+from closedform.operators.gemm import Gemm
 
 from .kernel import Kernel
 from .rules import Refused, Rule, broken_rules
@@ -187,6 +188,12 @@ _OFFER_RULES: tuple[Rule[Offer], ...] = (
 )
 
 
+#: Where a bias has an element for: UseBias counts 1 for its own rows, which are our columns, and 2 for its columns.
+_BIASES = {"column": 1, "row": 2}
+#: Activations by its names; its gelu is the one by tanh, and it has none by the error function.
+_ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu", "silu": "silu"}
+
+
 def problem_type(offer: Offer) -> dict[str, Any]:
     """The ProblemType of the offer's product, column-major."""
     op, layout = offer.op, offer.kernel.transposed().layout or "NN"
@@ -202,7 +209,17 @@ def problem_type(offer: Offer) -> dict[str, Any]:
         "UseBeta": True,
         "Batched": True,
     }
-    return found | ({"F32XdlMathOp": "X"} if op.dtype == "xf32" else {})
+    found |= {"F32XdlMathOp": "X"} if op.dtype == "xf32" else {}
+    if _has_bias(op):
+        found |= {"UseBias": _BIASES[op.bias], "BiasDataTypeList": [found["ComputeDataType"]]}
+    if op.activation in _ACTIVATIONS:
+        found |= {"Activation": True, "ActivationType": _ACTIVATIONS[op.activation]}
+    return found
+
+
+def _has_bias(op: Gemm) -> bool:
+    """Whether the product has a bias that the file says: of i8 the type of a bias is not ours."""
+    return op.bias != "none" and dtype(op.dtype).family != "i8"
 
 
 def round_values(offer: Offer, name: str) -> dict[str, list[Any]]:
@@ -235,13 +252,18 @@ def benchmark(offer: Offer, opened: Mapping[str, list[Any]] | None = None) -> di
     forks = [{name: (opened or {}).get(name, [value])} for name, value in parameters_of_offer(offer).items()]
     a, b, d = op.leading
     strides = [] if (op.lda, op.ldb, op.ldd) == (0, 0, 0) else [d, d, b, a]  # of D, C, A and B, ours exchanged
-    sizes = {"Exact": [op.N, op.M, op.batch, op.K, *strides]}
+    final: list[dict[str, Any]] = [{"ProblemSizes": [{"Exact": [op.N, op.M, op.batch, op.K, *strides]}]}]
+    problem = problem_type(offer)
+    if "UseBias" in problem:
+        final.append({"BiasTypeArgs": problem["BiasDataTypeList"]})
+    if "ActivationType" in problem:
+        final.append({"ActivationArgs": [[{"Enum": problem["ActivationType"]}]]})
     parameters = {
         "InitialSolutionParameters": None,
         "BenchmarkCommonParameters": [{"KernelLanguage": ["Assembly"]}],
         "ForkParameters": forks,
         "BenchmarkJoinParameters": None,
-        "BenchmarkFinalParameters": [{"ProblemSizes": [sizes]}],
+        "BenchmarkFinalParameters": final,
     }
     return {
         "GlobalParameters": {
@@ -256,7 +278,7 @@ def benchmark(offer: Offer, opened: Mapping[str, list[Any]] | None = None) -> di
             "PrintSolutionRejectionReason": True,
             "CSVExportWinner": 1,
         },
-        "BenchmarkProblems": [[problem_type(offer), parameters]],
+        "BenchmarkProblems": [[problem, parameters]],
         "LibraryLogic": {
             "ScheduleName": hw.gfx,
             "DeviceNames": [hw.name],
@@ -273,7 +295,8 @@ def load_yaml(text: str) -> Any:
     try:
         return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise BadInput(f"not YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        raise BadInput("not YAML" + ("" if mark is None else f" from line {mark.line + 1} on")) from None
 
 
 def _write(offers: tuple[Offer, ...]) -> str:
@@ -342,10 +365,16 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
 
 
 def _remarks(offer: Offer) -> tuple[str, ...]:
-    count = offer.kernel.stream_k
-    if not count or count == offer.hw.num_cus:
-        return ()
-    return (f"Stream-K of {count} workgroups: TensileLite takes the compute units, or TENSILE_STREAMK_FIXED_GRID",)
+    op, count, found = offer.op, offer.kernel.stream_k, []
+    if op.bias != "none" and not _has_bias(op):
+        found.append(f"bias of the product: of {op.dtype} a file of TensileLite does not say it")
+    if op.activation not in ("none", *_ACTIVATIONS):
+        found.append(f"activation of the product: TensileLite has no {op.activation}")
+    if count and count != offer.hw.num_cus:
+        found.append(
+            f"Stream-K of {count} workgroups: TensileLite takes the compute units, or TENSILE_STREAMK_FIXED_GRID"
+        )
+    return tuple(found)
 
 
 _CARRIES = (
@@ -362,6 +391,6 @@ TOOL = Tool(
     _read,
     many=False,
     knobs=(*_KNOBS.values(), "split_algorithm"),
-    features=("batch", "beta", "strides"),
+    features=("batch", "beta", "strides", "bias", "activation"),
     remarks=_remarks,
 )

@@ -8,12 +8,14 @@ from typing import Any
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 
+from .attention_kernel import AttentionKernel
+from .attention_offers import AttentionOffer, AttentionTool
 from .kernel import Kernel
 from .rules import Rule
 from .tool import Offer, Tool, images_bytes, lds_rule
-from .triton import kpack
+from .triton_config import kpack
 
-__all__ = ["TOOL", "keywords_of"]
+__all__ = ["ATTENTION", "TOOL", "attention_keywords_of", "attention_lds_bytes", "keywords_of"]
 
 _SOURCE = "examples and autotuner of TileLang"
 
@@ -50,9 +52,14 @@ def _write(offers: tuple[Offer, ...]) -> str:
     return json.dumps([keywords_of(offer) for offer in offers], indent=2) + "\n"
 
 
-def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+def _listed(text: str) -> list[Any]:
+    """Dictionaries of keywords of a file: a list of them, or one alone."""
     body = json.loads(text)
-    return tuple(_kernel(words, hw) for words in (body if isinstance(body, list) else [body]))
+    return body if isinstance(body, list) else [body]
+
+
+def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(_kernel(words, hw) for words in _listed(text))
 
 
 def _kernel(words: Any, hw: HardwareDescriptor) -> Kernel:
@@ -69,4 +76,84 @@ def _kernel(words: Any, hw: HardwareDescriptor) -> Kernel:
     )
 
 
-TOOL = Tool("tilelang", "TileLang", ".json", ("stages", "waves", "group_m"), _RULES, _write, _read)
+TOOL = Tool("tilelang", "TileLang", ".json", ("stages", "waves", "group_m"), _RULES, _write, _read, words=_listed)
+
+#: Bytes of a lane's access to global memory, which the coalesced widths are made of.
+ACCESS_BYTES = 16
+_ATTENTION_SOURCE = "the flash attention for AMD among the examples of TileLang"
+
+
+def attention_lds_bytes(kernel: AttentionKernel, d: int, elem_bytes: float) -> int:
+    """LDS of Q, and of images of K and V; one tile under way is in registers."""
+    images = max(1, (kernel.stages or 2) - 1)
+    return int((kernel.block_q + 2 * images * kernel.tile_kv) * d * elem_bytes)
+
+
+_ATTENTION_RULES: tuple[Rule[AttentionOffer], ...] = (
+    lds_rule(
+        lambda o: attention_lds_bytes(o.kernel, o.op.d, o.elem_bytes),
+        "Q and images of K and V fit the LDS",
+        _ATTENTION_SOURCE,
+    ),
+    Rule(
+        "depth",
+        "d and block_N are whole instructions of k_pack times their depth",
+        _ATTENTION_SOURCE,
+        lambda o: (
+            o.kernel.mfma is None
+            or any(depth % (o.kernel.mfma[2] * kpack(o.hw)) for depth in (o.op.d, o.kernel.tile_kv))
+        ),
+    ),
+    Rule("length", "as many keys as queries", _ATTENTION_SOURCE, lambda o: o.op.L_q != o.op.L_kv),
+)
+
+
+def attention_keywords_of(offer: AttentionOffer) -> dict[str, Any]:
+    """Keywords of the kernel function; a workgroup for every block of queries."""
+    k, op = offer.kernel, offer.op
+    width = ACCESS_BYTES // offer.elem_bytes
+    return {
+        "block_M": k.block_q,
+        "block_N": k.tile_kv,
+        "num_split_q": -(-op.L_q // k.block_q),
+        "threads": (k.waves or 1) * offer.hw.wavefront_size,
+        "num_stages": k.stages or 2,
+        "enable_rasterization": False,
+        "k_pack": kpack(offer.hw),
+        "panel_size": 1,
+        "qk_coalesced_width": width,
+        "v_coalesced_width": width,
+    }
+
+
+def _write_attention(offers: tuple[AttentionOffer, ...]) -> str:
+    return json.dumps([attention_keywords_of(offer) for offer in offers], indent=2) + "\n"
+
+
+def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
+    return tuple(_attention_kernel(words, hw) for words in _listed(text))
+
+
+def _attention_kernel(words: Any, hw: HardwareDescriptor) -> AttentionKernel:
+    if not isinstance(words, dict) or "block_K" in words or not all(f"block_{axis}" in words for axis in "MN"):
+        raise BadInput("not keywords of a TileLang attention: no block_M and block_N without block_K")
+    threads = words.get("threads", words.get("thread_num"))
+    return AttentionKernel(
+        block_q=words["block_M"],
+        tile_kv=words["block_N"],
+        # no stage is a loop that does not overlap
+        stages=words.get("num_stages") or None,
+        waves=None if threads is None else threads // hw.wavefront_size,
+    )
+
+
+ATTENTION = AttentionTool(
+    "tilelang",
+    "TileLang",
+    ".json",
+    ("stages", "waves"),
+    _ATTENTION_RULES,
+    _write_attention,
+    _read_attention,
+    words=_listed,
+)

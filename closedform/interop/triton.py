@@ -1,152 +1,75 @@
-"""Triton: `triton.Config` for its AMD backend, as an autotune cache in JSON and as a Python module."""
+"""Triton: `triton.Config` objects as an autotune cache in JSON and as a Python module."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from closedform.hw.descriptor import HardwareDescriptor
 from closedform.hw.errors import BadInput
 from closedform.visitors.gemm_rules import EXPORT_MARGIN_BYTES
 
+from .attention_kernel import AttentionKernel
+from .attention_offers import AttentionOffer, AttentionTool
+from .conv2d_offers import Conv2dKernel, Conv2dOffer, Conv2dTool
 from .kernel import Kernel
-from .rules import Rule
-from .tool import Offer, Tool, is_time, lds_rule
+from .tool import Offer, Tool, is_time
+from .triton_config import (
+    ATTENTION_RULES,
+    BACKEND_RULES,
+    CONV2D_RULES,
+    TILE_NAMES,
+    attention_config_of,
+    attention_kernel_of_config,
+    config_of,
+    conv2d_config_of,
+    conv2d_kernel_of_config,
+    copies_to_lds,
+    head_dim,
+    kernel_of_config,
+)
 
 __all__ = [
-    "BACKEND_RULES",
+    "ATTENTION",
+    "ATTENTION_PYTHON",
+    "CONV2D",
+    "CONV2D_PYTHON",
     "TOOL",
     "TOOL_PYTHON",
-    "config_of",
-    "kernel_of_config",
-    "kpack",
-    "lds_bytes",
-    "option_refusals",
+    "choices",
+    "shape_of_attention",
+    "shape_of_conv2d",
     "timed",
 ]
 
-_SOURCE = "HIPOptions and the allocation of Triton's AMD backend"
-WAVES_MOST = 16
-#: Names of the tile, of the group and of the split that kernels use: tutorials, AITER and vLLM first, then Inductor.
-_TILE_NAMES = (("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-_GROUP_NAMES = ("GROUP_SIZE_M", "GROUP_M")
-_SPLIT_NAMES = ("SPLIT_K", "NUM_KSPLIT")
 #: Of a cache that we wrote: that its times were not measured. Triton looks at configs_timings alone.
 _PREDICTED = "predicted"
 
 
-def kpack(hw: HardwareDescriptor) -> int:
-    """LDS reads of k that one instruction's operand joins: 1 where the target's instructions are deep already."""
-    return 1 if hw.gfx == "gfx950" else 2
-
-
-def lds_bytes(tile: tuple[int, int, int], elem_bytes: float, stages: int) -> int:
-    """LDS that the backend allocates for operands: the larger of A and B for one stage, else stages - 1 of both.
-
-    >>> lds_bytes((128, 256, 64), 2, 2), lds_bytes((256, 64, 64), 2, 1)
-    (49152, 32768)
-    """
-    m, n, k = tile
-    a, b = m * k * elem_bytes, n * k * elem_bytes
-    return int(max(a, b) if stages == 1 else (stages - 1) * (a + b))
-
-
-def _lds(offer: Offer) -> int:
-    k = offer.kernel
-    return lds_bytes((k.tile_m, k.tile_n, k.tile_k), offer.elem_bytes, k.stages or 2) + EXPORT_MARGIN_BYTES
-
-
-def _power(*values: int) -> bool:
-    return all(value > 0 and value & (value - 1) == 0 for value in values)
-
-
-def option_refusals(config: Mapping[str, Any], hw: HardwareDescriptor) -> tuple[str, ...]:
-    """Options of a Config, beside its kernel, that the backend refuses on that GPU."""
-    given, most = {**config, **config.get("kwargs", {})}.get("kpack"), kpack(hw)
-    if given is None or given in range(1, most + 1):
-        return ()
-    return (f"kpack: {given} where {hw.gfx} takes {'1' if most == 1 else '1 or 2'}",)
-
-
-BACKEND_RULES: tuple[Rule[Offer], ...] = (
-    lds_rule(_lds, f"(num_stages - 1) x (A + B) and {EXPORT_MARGIN_BYTES} B of its own fit the LDS", _SOURCE),
-    Rule(
-        "blocks",
-        "extents of blocks are powers of two of at least 16",
-        _SOURCE,
-        lambda o: not _power(*_extents(o)) or min(_extents(o)) < 16,
-        alone=True,
-    ),
-    Rule(
-        "num_warps",
-        f"a power of two of at most {WAVES_MOST}",
-        _SOURCE,
-        lambda o: o.kernel.waves is not None and (not _power(o.kernel.waves) or o.kernel.waves > WAVES_MOST),
-        alone=True,
-    ),
-    Rule("Stream-K", "persistent workgroups are no option of a Config", _SOURCE, lambda o: bool(o.kernel.stream_k)),
-    Rule(
-        "matrix_instr_nonkdim",
-        "4, 16 or 32, dividing the block",
-        _SOURCE,
-        lambda o: (
-            o.kernel.mfma_m is not None
-            and (
-                o.kernel.mfma_m not in (4, 16, 32)
-                or o.kernel.tile_m % o.kernel.mfma_m > 0
-                or o.kernel.tile_n % o.kernel.mfma_m > 0
-            )
-        ),
-        alone=True,
-    ),
-)
-
-
-def _extents(offer: Offer) -> tuple[int, int, int]:
-    return offer.kernel.tile_m, offer.kernel.tile_n, offer.kernel.tile_k
-
-
-def config_of(offer: Offer) -> dict[str, Any]:
-    """A Config as the cache stores it; SPLIT_K only where the sum is split, as few kernels take it."""
-    k = offer.kernel
-    tile = dict(zip(_TILE_NAMES[0], _extents(offer), strict=True))
-    options = {
-        "GROUP_SIZE_M": k.group_m or 1,
-        "matrix_instr_nonkdim": k.mfma_m,
-        "waves_per_eu": k.waves_per_simd or 0,
-        "kpack": kpack(offer.hw),
-    }
-    split = {"SPLIT_K": k.split_k} if (k.split_k or 1) > 1 else {}
-    return {"kwargs": {**tile, **options, **split}, "num_warps": k.waves, "num_ctas": 1, "num_stages": k.stages or 2}
-
-
-def kernel_of_config(config: dict[str, Any]) -> Kernel:
-    """The kernel of a Config; BadInput where its names are not of a GEMM."""
-    words = {**config, **config.get("kwargs", {})}
-    names = next((names for names in _TILE_NAMES if all(name in words for name in names)), None)
-    if names is None:
-        raise BadInput(f"no block of a GEMM among {', '.join(sorted(words)) or 'no names'}")
-    m, n, k = (words[name] for name in names)
-    return Kernel(
-        tile_m=m,
-        tile_n=n,
-        tile_k=k,
-        mfma_m=words.get("matrix_instr_nonkdim") or None,
-        waves=words.get("num_warps"),
-        stages=words.get("num_stages"),
-        split_k=next((words[name] for name in _SPLIT_NAMES if name in words), 1),
-        group_m=next((words[name] for name in _GROUP_NAMES if name in words), None),
-        waves_per_simd=words.get("waves_per_eu") or None,
-    )
+def _cache(key: Iterable[object], configs: Iterable[dict[str, Any]], offers: tuple[Any, ...]) -> str:
+    """An autotune cache of the offers."""
+    us = (offer.predicted_us for offer in offers)
+    timings = [[config, None if t is None else t / 1000] for config, t in zip(configs, us, strict=True)]
+    body = {"key": list(key), _PREDICTED: "milliseconds of the model of closedform", "configs_timings": timings}
+    return json.dumps(body, indent=2) + "\n"
 
 
 def _write(offers: tuple[Offer, ...]) -> str:
     op = offers[0].op
-    timings = [[config_of(o), None if o.predicted_us is None else o.predicted_us / 1000] for o in offers]
-    key = [op.M, op.N, op.K, op.dtype, op.result]
-    body = {"key": key, _PREDICTED: "milliseconds of the model of closedform", "configs_timings": timings}
-    return json.dumps(body, indent=2) + "\n"
+    return _cache((op.M, op.N, op.K, op.dtype, op.result), map(config_of, offers), offers)
+
+
+def _write_attention(offers: tuple[AttentionOffer, ...]) -> str:
+    op = offers[0].op
+    key = (op.batch, op.heads, op.L_q, op.L_kv, op.d, op.dtype)
+    return _cache(key, map(attention_config_of, offers), offers)
+
+
+def _write_conv2d(offers: tuple[Conv2dOffer, ...]) -> str:
+    op = offers[0].op
+    key = (op.N, op.IC, op.IH, op.IW, op.OC, op.KH, op.KW, op.dtype, op.result)
+    return _cache(key, map(conv2d_config_of, offers), offers)
 
 
 def timed(text: str) -> list[tuple[dict[str, Any], float | None]]:
@@ -170,11 +93,17 @@ def _read(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
     return tuple(kernel_of_config(config) for config, _ in timed(text))
 
 
-_CARRIES = ("mfma_m", "waves", "stages", "split_k", "group_m", "waves_per_simd")
+def _read_attention(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
+    return tuple(attention_kernel_of_config(config) for config, _ in timed(text))
 
-_MODULE = '''"""Triton configurations of gemm {shape} for {hw}, the best predicted first.
 
-    @triton.autotune(configs=CONFIGS, key=["M", "N", "K"], prune_configs_by=PRUNE)
+def _read_conv2d(text: str, hw: HardwareDescriptor) -> tuple[Conv2dKernel, ...]:
+    return tuple(conv2d_kernel_of_config(config) for config, _ in timed(text))
+
+
+_MODULE = '''"""Triton configurations of {shape} for {hw}, the best predicted first.
+
+    @triton.autotune(configs=CONFIGS, key={key}, prune_configs_by=PRUNE)
 """
 
 import triton
@@ -183,18 +112,16 @@ import triton
 CHOICES = {choices}
 CONFIGS = [triton.Config(**arguments) for arguments, _ in CHOICES]
 LDS_BYTES = {lds}
-ELEMENT_BYTES = {elem}
+{constants}
 
 
 def lds_bytes(words):
-    """LDS that the AMD backend allocates for the operands of a Config."""
-    a, b = (words[name] * words["BLOCK_SIZE_K"] * ELEMENT_BYTES for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
-    return max(a, b) if words["num_stages"] == 1 else (words["num_stages"] - 1) * (a + b)
+    """LDS that the AMD backend allocates for {measured}
 
 
 def early_config_prune(configs, named_args, **kwargs):
     """The configurations that the LDS holds; all of them where it holds none."""
-    held = [config for config in configs if lds_bytes(config.all_kwargs()) + {margin} <= LDS_BYTES]
+    held = [config for config in configs if lds_bytes(config.all_kwargs()) <= LDS_BYTES]
     return held or list(configs)
 
 
@@ -211,35 +138,108 @@ PRUNE = {{"early_config_prune": early_config_prune, "perf_model": perf_model, "t
 '''
 
 
-def _write_python(offers: tuple[Offer, ...]) -> str:
-    op, hw = offers[0].op, offers[0].hw
-    choices = "[\n" + "\n".join(_choice(offer) for offer in offers) + "\n]"
+def _module(
+    offers: tuple[Any, ...], config: Callable[[Any], dict[str, Any]], shape: str, key: tuple[str, ...], measured: str
+) -> str:
+    """The module of the offers; `measured` is the rest of the function that counts bytes of a Config."""
+    first = offers[0]
+    constants = {"ELEMENT_BYTES": first.elem_bytes}
+    if isinstance(first, AttentionOffer):
+        constants["HEAD_DIM"] = head_dim(first.op.d)
     return _MODULE.format(
-        shape=f"M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}",
-        hw=hw,
-        choices=choices,
-        lds=hw.lds_max_per_workgroup_bytes,
-        elem=offers[0].elem_bytes,
-        margin=EXPORT_MARGIN_BYTES,
+        shape=shape,
+        hw=first.hw,
+        key="[" + ", ".join(f'"{name}"' for name in key) + "]",
+        choices="[\n" + "\n".join(_choice(config(offer), offer.predicted_us) for offer in offers) + "\n]",
+        lds=first.hw.lds_max_per_workgroup_bytes,
+        constants="\n".join(f"{name} = {value}" for name, value in constants.items()),
+        measured=measured,
     )
 
 
-def _choice(offer: Offer) -> str:
-    config = config_of(offer)
+def _choice(config: dict[str, Any], predicted_us: float | None) -> str:
     del config["num_ctas"]
     inner = ", ".join(f"{name!r}: {value!r}" for name, value in config.items() if name != "kwargs")
-    lines = ("(", f"    {{'kwargs': {config['kwargs']!r},", f"     {inner}}},", f"    {offer.predicted_us!r},", "),")
+    lines = ("(", f"    {{'kwargs': {config['kwargs']!r},", f"     {inner}}},", f"    {predicted_us!r},", "),")
     return "\n".join(f"    {line}" for line in lines)
 
 
-def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+_PRODUCT_BYTES = '''the operands of a Config, with what it keeps to itself."""
+    a, b = (words[name] * words["{2}"] * ELEMENT_BYTES for name in ("{0}", "{1}"))
+    return {margin} + (max(a, b) if words["num_stages"] == 1 else (words["num_stages"] - 1) * (a + b))'''
+_ATTENTION_BYTES = '''Q or, after it, for K and V under way, at most."""
+    q, k = (words[name] * HEAD_DIM * ELEMENT_BYTES for name in ("BLOCK_M", "BLOCK_N"))
+    stays = ELEMENT_BYTES < 4 and words["BLOCK_M"] >= words["num_warps"] * words["matrix_instr_nonkdim"]
+    exponentials = 0 if stays else words["BLOCK_M"] * words["BLOCK_N"] * ELEMENT_BYTES
+    return max(q, (2 * k * {sets} or k) + exponentials + {margin})'''
+
+
+def _product_bytes(names: tuple[str, str, str]) -> str:
+    return _PRODUCT_BYTES.format(*names, margin=EXPORT_MARGIN_BYTES)
+
+
+def _write_python(offers: tuple[Offer, ...]) -> str:
+    op = offers[0].op
+    shape = f"gemm M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
+    return _module(offers, config_of, shape, ("M", "N", "K"), _product_bytes(TILE_NAMES[0]))
+
+
+def _write_attention_python(offers: tuple[AttentionOffer, ...]) -> str:
+    sets = 'words["num_stages"]' if copies_to_lds(offers[0].hw) else '(words["num_stages"] - 1)'
+    measured = _ATTENTION_BYTES.format(sets=sets, margin=EXPORT_MARGIN_BYTES)
+    return _module(offers, attention_config_of, shape_of_attention(offers[0]), ("L_q", "L_kv", "d"), measured)
+
+
+def _write_conv2d_python(offers: tuple[Conv2dOffer, ...]) -> str:
+    key = ("N", "IC", "IH", "IW", "OC")
+    return _module(offers, conv2d_config_of, shape_of_conv2d(offers[0]), key, _product_bytes(TILE_NAMES[1]))
+
+
+def shape_of_attention(offer: AttentionOffer) -> str:
+    """The operator in words, for headers of modules."""
+    op = offer.op
+    return f"attention batch={op.batch} heads={op.heads} L_q={op.L_q} L_kv={op.L_kv} d={op.d} {op.dtype}"
+
+
+def shape_of_conv2d(offer: Conv2dOffer) -> str:
+    """The operator in words, for headers of modules."""
+    op = offer.op
+    image = f"N={op.N} IC={op.IC} IH={op.IH} IW={op.IW}"
+    return f"conv2d {image} OC={op.OC} KH={op.KH} KW={op.KW} {op.dtype} {op.layout}"
+
+
+def choices(text: str) -> list[dict[str, Any]]:
+    """Arguments of the Configs of a module."""
     import ast
 
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CHOICES":
-            return tuple(kernel_of_config(arguments) for arguments, _ in ast.literal_eval(node.value))
+            return [arguments for arguments, _ in ast.literal_eval(node.value)]
     raise BadInput("no CHOICES in this module")
 
 
-TOOL = Tool("triton", "Triton", ".autotune.json", _CARRIES, BACKEND_RULES, _write, _read)
-TOOL_PYTHON = Tool("triton", "Triton", ".py", _CARRIES, BACKEND_RULES, _write_python, _read_python)
+def _read_python(text: str, hw: HardwareDescriptor) -> tuple[Kernel, ...]:
+    return tuple(kernel_of_config(arguments) for arguments in choices(text))
+
+
+def _read_attention_python(text: str, hw: HardwareDescriptor) -> tuple[AttentionKernel, ...]:
+    return tuple(attention_kernel_of_config(arguments) for arguments in choices(text))
+
+
+def _read_conv2d_python(text: str, hw: HardwareDescriptor) -> tuple[Conv2dKernel, ...]:
+    return tuple(conv2d_kernel_of_config(arguments) for arguments in choices(text))
+
+
+_CARRIES = ("mfma_m", "waves", "stages", "split_k", "group_m", "waves_per_simd")
+_NO_MAPPING = ("mfma_m", "waves", "stages", "waves_per_simd")
+_CACHE, _PYTHON = ("triton", "Triton", ".autotune.json"), ("triton", "Triton", ".py")
+TOOL = Tool(*_CACHE, _CARRIES, BACKEND_RULES, _write, _read)
+TOOL_PYTHON = Tool(*_PYTHON, _CARRIES, BACKEND_RULES, _write_python, _read_python, words=choices)
+ATTENTION = AttentionTool(*_CACHE, _NO_MAPPING, ATTENTION_RULES, _write_attention, _read_attention)
+ATTENTION_PYTHON = AttentionTool(
+    *_PYTHON, _NO_MAPPING, ATTENTION_RULES, _write_attention_python, _read_attention_python, words=choices
+)
+CONV2D = Conv2dTool(*_CACHE, _NO_MAPPING, CONV2D_RULES, _write_conv2d, _read_conv2d)
+CONV2D_PYTHON = Conv2dTool(
+    *_PYTHON, _NO_MAPPING, CONV2D_RULES, _write_conv2d_python, _read_conv2d_python, words=choices
+)

@@ -12,10 +12,10 @@ from .answer import Prediction, Selection
 from .constants import Constants
 from .gemm_answer import predict_gemm, select_gemm
 
-__all__ = ["predict_conv2d", "select_conv2d"]
+__all__ = ["predict_conv2d", "product_of", "select_conv2d"]
 
 
-def _product(op: Conv2d) -> Gemm:
+def product_of(op: Conv2d) -> Gemm:
     """The product of one group, batched over groups."""
     depth = op.channels * op.KH * op.KW
     rows = op.N * op.OH * op.OW
@@ -26,7 +26,7 @@ def predict_conv2d(
     op: Conv2d, hw: HardwareDescriptor, *, constants: Constants | None = None, **config: int
 ) -> Prediction:
     """Latency of a convolution, with a GEMM configuration or the selected one."""
-    gemm = _product(op)
+    gemm = product_of(op)
     found = predict_gemm(gemm, hw, constants=constants, **config)
     note = f"as a product of {gemm.M} x {gemm.N} x {gemm.K}"
     return dataclasses.replace(found, op="conv2d", hbm_bytes=float(op.compulsory_bytes), notes=(note, *found.notes))
@@ -36,5 +36,5 @@ def select_conv2d(
     op: Conv2d, hw: HardwareDescriptor, count: int = 4, *, constants: Constants | None = None
 ) -> Selection:
     """The fastest legal configuration of the product by the model, and `count` - 1 runners-up."""
-    found = select_gemm(_product(op), hw, count, constants=constants)
+    found = select_gemm(product_of(op), hw, count, constants=constants)
     return dataclasses.replace(found, op="conv2d")

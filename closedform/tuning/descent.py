@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .candidate import Candidate, Round, canonical
-from .measuring import Meter, OutOfBudget
+from .measuring import Busy, Meter, OutOfBudget
 from .space import Space, opened, size_of
 from .trajectory import RoundResult, Trajectory
 
@@ -56,6 +56,27 @@ class _Descent:
         self.incumbent, self.incumbent_us = candidate, slower
         return True
 
+    def measure(self, chosen: list[Candidate], times: list[tuple[float, int]]) -> None:
+        """Measure the candidates once, and collect the times that there are with their places.
+
+        What another process measures now comes last, so that processes that share a journal share the work; the budget
+        is spent on the first ones all the same.
+        """
+        first = self.meter.affordable(chosen)
+        later = []
+        for number in range(first):
+            try:
+                us = self.meter.once(chosen[number], wait=False)
+            except Busy:
+                later.append(number)
+                continue
+            if us is not None:
+                times.append((us, number))
+        for number in (*later, *range(first, len(chosen))):
+            us = self.meter.once(chosen[number])
+            if us is not None:
+                times.append((us, number))
+
     def run(self, one: Round, sweep: int) -> bool:
         """One round; whether it adopted."""
         before_new, before_used, before_failed = self.meter.evaluated, len(self.meter.used), self.meter.failed
@@ -65,10 +86,7 @@ class _Descent:
         adopted, spent = False, None
         times: list[tuple[float, int]] = []
         try:
-            for number, candidate in enumerate(chosen):
-                us = self.meter.once(candidate)
-                if us is not None:
-                    times.append((us, number))
+            self.measure(chosen, times)
         except OutOfBudget as stop:
             spent = stop
         try:

@@ -2,6 +2,9 @@
 
 A line is written by one call under a lock and synced, so that it is there whole or not at all. The first line names the
 format; a task's identity is one line, and its measurements refer to it by its digest.
+
+What a process measures now it has claimed: one byte of an empty file beside the journal, chosen by the measurement, is
+locked. The system frees it when the process ends, however that is, so that no claim outlives its process.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import json
 import os
 import secrets
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +26,15 @@ from closedform.interop.tool import is_time
 
 from .candidate import Candidate, canonical
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = ["Journal", "JournalError", "Record", "task_digest"]
+
+#: Hexadecimal digits of a digest that choose the byte of a claim: an offset of 60 bits.
+CLAIM_DIGITS = 15
 
 _HEADER = {"journal": "closedform tune", "version": 1}
 
@@ -65,6 +77,7 @@ class Journal:
         self._tasks: dict[str, Any] = {}
         self._read_bytes = 0
         self._lines = 0
+        self._claims: int | None = None
         if path is None:
             return
         try:
@@ -116,6 +129,40 @@ class Journal:
                 self._take(handle)
 
     @contextlib.contextmanager
+    def claimed(self, task: str, candidate: Candidate, repeat: int, wait: bool) -> Iterator[bool]:
+        """Whether no other process measures this until the end: with `wait` it is waited for, else False at once.
+
+        Always True where there is no file, or where the system has no such locks.
+        """
+        handle = self._claims_file()
+        if handle is None or fcntl is None:
+            yield True
+            return
+        key = " ".join(map(str, Record(task, candidate, repeat, None).key))
+        place = int(hashlib.sha256(key.encode()).hexdigest()[:CLAIM_DIGITS], 16)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, place)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a file system without locks of bytes
+            yield True
+            return
+        try:
+            yield True
+        finally:
+            fcntl.lockf(handle, fcntl.LOCK_UN, 1, place)
+
+    def _claims_file(self) -> int | None:
+        """The open file whose bytes are claims: opened once, since closing it anywhere would free all claims."""
+        if self._claims is None and self.path is not None:
+            with contextlib.suppress(OSError):
+                handle = os.open(self.path.with_name(f".{self.path.name}.claims"), os.O_RDWR | os.O_CREAT, 0o666)
+                self._claims = handle
+                weakref.finalize(self, os.close, handle)
+        return self._claims
+
+    @contextlib.contextmanager
     def _held(self, path: Path) -> Iterator[int]:
         """The locked file; JournalError for what the system refuses."""
         try:
@@ -161,6 +208,8 @@ class Journal:
             raise JournalError(
                 f"{self.path}, line {self._lines}: neither a task nor a measurement; the file is left as it is"
             ) from None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise JournalError(f"{self.path}, line {self._lines}: no JSON; the file is left as it is") from None
         except ValueError as error:
             raise JournalError(f"{self.path}, line {self._lines}: {error}; the file is left as it is") from None
 
@@ -200,9 +249,7 @@ def _locked(path: Path) -> Iterator[int]:
     """The open file, held against other processes."""
     handle = os.open(path, os.O_RDWR)
     try:
-        with contextlib.suppress(ImportError):  # not a POSIX system: lines are written by one call each
-            import fcntl
-
+        if fcntl is not None:  # else not a POSIX system: lines are written by one call each
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from closedform.hw.errors import BadInput, ClosedformError, NoDevice
@@ -14,18 +14,23 @@ from .evaluator import Evaluator
 from .journal import Journal, JournalError, Record, task_digest
 from .space import Space
 
-__all__ = ["Budget", "Meter", "OutOfBudget"]
+__all__ = ["Budget", "Busy", "Meter", "OutOfBudget"]
 
 #: Two measurements of one candidate that differ by more than this are not of one thing: a third decides.
 DISAGREEMENT = 1.5
 
 
 class OutOfBudget(Exception):
-    """The search cannot go on: `reason` is "budget" or "time" where it is spent, "journal" where nothing is kept."""
+    """The search cannot go on: `reason` is "budget" or "time" where it is spent, "journal" where nothing is kept,
+    "evaluator" where nothing is measured any more."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Busy(Exception):
+    """Another process measures this candidate now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Budget:
 class Meter:
     """Measures candidates of a space. `used` counts every measurement once, `evaluated` those that were new.
 
-    `seen` is called after each, with the record and whether it was new. `broken` is why the journal fails, if it does.
+    `seen` is called after each, with the record and whether it was new. `broken` is why the journal or the evaluator
+    fails, if one does.
     """
 
     space: Space
@@ -60,7 +66,7 @@ class Meter:
     notes: tuple[str, ...] = ()
     begin: float = field(default_factory=time.monotonic)
     task: str = ""
-    broken: JournalError | None = None
+    broken: ClosedformError | None = None
 
     def __post_init__(self) -> None:
         self.task = task_digest(self.identity)
@@ -73,17 +79,23 @@ class Meter:
         evaluator = {"name": self.evaluator.name, **self.evaluator.identity()}
         return {"problem": dict(self.space.identity()), "evaluator": evaluator}
 
-    def once(self, candidate: Candidate, repeat: int = 0) -> float | None:
-        """Microseconds of the candidate, or None where it fails. Raises OutOfBudget before a measurement too many."""
+    def once(self, candidate: Candidate, repeat: int = 0, *, wait: bool = True) -> float | None:
+        """Microseconds of the candidate, or None where it fails. Where another process measures it now its result is
+        waited for, or without `wait` Busy is raised.
+
+        Raises OutOfBudget before a measurement too many, and where the journal or the evaluator fails.
+        """
         key = Record(self.task, candidate, repeat, None).key
-        limit = self.budget.evaluations
-        if key not in self.used and limit is not None and len(self.used) >= limit:
+        if key not in self.used and self.left == 0:
             raise OutOfBudget("budget")
         try:
-            found, new = self._recorded(candidate, repeat)
+            found, new = self._recorded(candidate, repeat, wait)
         except JournalError as error:
             self.broken = error
             raise OutOfBudget("journal") from error
+        except (NoDevice, BadInput) as error:  # of the whole search, not of this candidate
+            self.broken = error
+            raise OutOfBudget("evaluator") from error
         self.evaluated += new
         if key not in self.used:
             self.used.add(key)
@@ -91,17 +103,38 @@ class Meter:
             self.seen(found, new)
         return found.latency_us
 
-    def _recorded(self, candidate: Candidate, repeat: int) -> tuple[Record, bool]:
+    @property
+    def left(self) -> int | None:
+        """Measurements that the budget still allows; None without a limit."""
+        limit = self.budget.evaluations
+        return None if limit is None else max(0, limit - len(self.used))
+
+    def affordable(self, candidates: Sequence[Candidate]) -> int:
+        """How many of the first candidates the budget allows to measure once."""
+        left = self.left
+        if left is None:
+            return len(candidates)
+        for number, candidate in enumerate(candidates):
+            left -= Record(self.task, candidate, 0, None).key not in self.used
+            if left < 0:
+                return number
+        return len(candidates)
+
+    def _recorded(self, candidate: Candidate, repeat: int, wait: bool) -> tuple[Record, bool]:
         """The journal's measurement, or a new one that is written there, and whether it is new."""
         found = self.journal.find(self.task, candidate, repeat)
-        if found is None:
-            self.journal.refresh()
-            found = self.journal.find(self.task, candidate, repeat)
         if found is not None:
             return found, False
-        if self.budget.seconds is not None and time.monotonic() - self.begin > self.budget.seconds:
-            raise OutOfBudget("time")
-        return self.journal.add(self._measured(candidate, repeat), self.identity), True
+        with self.journal.claimed(self.task, candidate, repeat, wait) as mine:
+            if not mine:
+                raise Busy
+            self.journal.refresh()  # another process may have measured it just now
+            found = self.journal.find(self.task, candidate, repeat)
+            if found is not None:
+                return found, False
+            if self.budget.seconds is not None and time.monotonic() - self.begin > self.budget.seconds:
+                raise OutOfBudget("time")
+            return self.journal.add(self._measured(candidate, repeat), self.identity), True
 
     def confirmed(self, candidate: Candidate) -> tuple[float | None, float | None]:
         """Two independent measurements of the candidate; the same one twice where it would repeat itself.
@@ -125,7 +158,7 @@ class Meter:
         try:
             us = self.evaluator.measure(candidate)
         except (NoDevice, BadInput):
-            raise  # of the whole search, not of this candidate
+            raise
         except (ClosedformError, TimeoutError, RuntimeError, OSError) as error:  # torch's are RuntimeErrors
             text = " ".join(str(error).split())
             return Record(self.task, candidate, repeat, None, f"{type(error).__name__}: {text}"[:400])

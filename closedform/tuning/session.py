@@ -18,7 +18,7 @@ from closedform.operators.gemm import Gemm
 from .descent import Plan, descend
 from .evaluator import Evaluator
 from .grid import one_shot
-from .journal import Journal, JournalError, Record
+from .journal import Journal, Record
 from .measuring import Budget, Meter
 from .space import Space
 from .trajectory import RoundResult, Trajectory
@@ -53,12 +53,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The descent and, where asked for, the grid of the same budget; why the journal could not be kept, if it could
-    not, and what is to be said of the evaluator's data."""
+    """The descent and, where asked for, the grid of the same budget; why the journal could not be kept or nothing more
+    could be measured, if so, and what is to be said of the evaluator's data."""
 
     descent: Trajectory
     grid: Trajectory | None = None
-    error: JournalError | None = None
+    error: ClosedformError | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def _tensilelite(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Spac
         raise BadInput("; ".join(lost))
     try:
         client = tuple(shlex.split(source.client))
-    except ValueError as error:
-        raise BadInput(f"--client {source.client}: {error}") from None
+    except ValueError:
+        raise BadInput(f"--client {source.client}: a quotation mark or a backslash has no end") from None
     return TensileliteSpace(offer), TensileliteEvaluator(offer, client)
 
 
@@ -168,7 +168,7 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     """Kernels of ours by the device, the model or the profile; a GPU without any has the model's lattice."""
     from .model import ModelEvaluator
     from .operator_space import OperatorSpace
-    from .starts import overrides_of, start_kernel
+    from .starts import attention_overrides, overrides_of, start_kernel
 
     space: Space
     if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != MFMA_LANES:
@@ -180,10 +180,13 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
         raise BadInput("--causal: emitted attention has no mask yet; a table or a GPU of the model alone has")
     overrides: dict[str, Any] = {}
     if source.start not in ("", "derive"):
-        if not isinstance(op, Gemm):
+        if isinstance(op, Attention):
+            overrides = attention_overrides(source.start, op, hw)
+        elif isinstance(op, Gemm):
+            kernel = start_kernel(source.start, op, hw)
+            overrides = {} if kernel is None else overrides_of(kernel, hw)
+        else:
             raise BadInput(f"--start {source.start}: {op.name} starts from derive")
-        kernel = start_kernel(source.start, op, hw)
-        overrides = {} if kernel is None else overrides_of(kernel, hw)
     space = OperatorSpace(op, hw, overrides)
     if source.evaluator == "model":
         if op.name == "conv2d":
@@ -224,7 +227,7 @@ def run_tuning(
     if descent.best_us is None and descent.stopped != "interrupted":
         first = next((r.failure for r in book.of_task(meter.task) if r.failure), "nothing was measured")
         raise NothingMeasured(f"no candidate gave a time; the first: {first}")
-    if not grid or descent.stopped in ("interrupted", "journal"):
+    if not grid or descent.stopped in ("interrupted", "journal", "evaluator"):
         return Tuning(descent, None, meter.broken, meter.notes)
     # As many measurements as the descent took, where it had no limit.
     same = limit if limit.evaluations else dataclasses.replace(limit, evaluations=max(2, descent.measurements))

@@ -110,8 +110,11 @@ def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
         raise BadInput(f"{path}, line {rows.line_num}: a cell that should be a number is none") from None
     except (KeyError, TypeError):
         raise BadInput(f"{path}, line {rows.line_num}: fewer cells than the table has columns") from None
-    except csv.Error as error:
-        raise BadInput(f"{path}, behind line {rows.line_num}: {error}") from None
+    except csv.Error:
+        longest = csv.field_size_limit()
+        raise BadInput(
+            f"{path}, behind line {rows.line_num}: a cell of more than {longest} characters, or one that no cell has"
+        ) from None
     return [
         Landscape(ops[key][0], found, digest, ops[key][1], counts[key] - len(found)) for key, found in times.items()
     ]

@@ -34,8 +34,8 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A search by `method` ("rounds" or "grid"). `stopped`: done, budget, time, interrupted or
-    journal, where that can no longer be written.
+    """A search by `method` ("rounds" or "grid"). `stopped`: done, budget, time, interrupted, journal where that can no
+    longer be written, or evaluator where that can no longer measure.
 
     `start_us` is the lower of two independent measurements of the start, None where it could not be measured;
     `disagreement` is their ratio, None where a second one would repeat the first. `measurements` counts all that the

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from closedform.decoding.decoded import Decoded
 from closedform.decoding.readers import decoded
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput
@@ -482,3 +483,35 @@ def test_decode_reads_what_export_wrote(tmp_path: Path, to: str, form: str | Non
         kernel.tile_k,
     )
     assert not found.refusals
+
+
+@pytest.mark.parametrize(("bias", "side"), [("row", 2), ("column", 1)])
+@pytest.mark.parametrize(("activation", "name"), [("relu", "relu"), ("gelu_tanh", "gelu"), ("silu", "silu")])
+def test_tensilelite_has_bias_and_activation(tmp_path: Path, bias: str, side: int, activation: str, name: str) -> None:
+    """A bias with an element for each of our rows is along its columns: M and N change places."""
+    op, hw = Gemm(512, 256, 256, dtype="bf16", bias=bias, activation=activation), catalogue.get("mi300x")
+    made = export_gemm(op, hw, "tensilelite")
+    ((problem, group),) = yaml.safe_load(made.text)["BenchmarkProblems"]
+    assert (problem["UseBias"], problem["BiasDataTypeList"]) == (side, ["S"])
+    assert (problem["Activation"], problem["ActivationType"]) == (True, name)
+    final = group["BenchmarkFinalParameters"]
+    assert final[1:] == [{"BiasTypeArgs": ["S"]}, {"ActivationArgs": [[{"Enum": name}]]}]
+    assert not made.notes
+    (found,) = decoded(str(made.write(tmp_path)), hw)
+    assert isinstance(found, Decoded)
+    assert found.epilogue == ("Bias", *(("FDN",) if side == 2 else ()), f"Activation {name}")
+
+
+def test_what_tensilelite_cannot_add_is_said() -> None:
+    hw = catalogue.get("mi300x")
+    made = export_gemm(Gemm(512, 256, 256, dtype="bf16", activation="gelu"), hw, "tensilelite")
+    assert "TensileLite has no gelu" in made.notes[0]
+    made = export_gemm(Gemm(512, 256, 256, dtype="i8", bias="row"), hw, "tensilelite")
+    assert "of i8 a file of TensileLite does not say it" in made.notes[0]
+    assert "UseBias" not in made.text
+    assert "Activation" not in made.text
+
+
+def test_other_problems_have_neither_bias_nor_activation() -> None:
+    text = export_gemm(Gemm(512, 256, 256, dtype="bf16"), catalogue.get("mi300x"), "tensilelite").text
+    assert not any(word in text for word in ("UseBias", "BiasTypeArgs", "Activation"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from closedform.hw import catalogue
-from closedform.interop.exporting import export_gemm
+from closedform.interop.exporting import export_gemm, export_operator
+from closedform.operators.attention import Attention
+from closedform.operators.conv2d import Conv2d
 from closedform.operators.gemm import Gemm
 
 
@@ -101,6 +104,64 @@ FORMATS = {
         config={"type": "object", "additionalProperties": {"type": "integer"}},
     ),
 }
+
+
+#: The same of attention and convolutions.
+CACHE = FORMATS["triton"]
+BACKEND = "matrix_instr_nonkdim waves_per_eu kpack"
+
+
+def cache_of(blocks: str) -> dict[str, Any]:
+    """An autotune cache whose Configs have those blocks."""
+    found = copy.deepcopy(CACHE)
+    config = found["properties"]["configs_timings"]["items"]["prefixItems"][0]
+    config["properties"]["kwargs"] = of(required="", integers=f"{blocks} {BACKEND}")
+    return found
+
+
+def artifact_of(key: str, config: str, **words: Any) -> dict[str, Any]:
+    """An artifact with those names."""
+    found = copy.deepcopy(FORMATS["flydsl"])
+    found["properties"]["identity"]["properties"]["key"] = of(required="", integers=key)
+    found["properties"]["config"] = of(required=" ".join(words), integers=config, **words)
+    return found
+
+
+FORWARD = of(
+    required="PRELOAD_V", integers="BLOCK_M BLOCK_N waves_per_eu num_warps num_ctas num_stages", PRELOAD_V=FLAG
+)
+OTHERS = {
+    ("attention", "triton"): cache_of("BLOCK_M BLOCK_N"),
+    ("conv2d", "triton"): cache_of("BLOCK_M BLOCK_N BLOCK_K"),
+    ("attention", "aiter"): of(required="fwd", fwd=of(required="default", default=FORWARD)),
+    ("attention", "tilelang"): {
+        "type": "array",
+        "items": of(
+            required="enable_rasterization",
+            integers="block_M block_N num_split_q threads num_stages k_pack panel_size "
+            "qk_coalesced_width v_coalesced_width",
+            enable_rasterization=FLAG,
+        ),
+    },
+    ("attention", "flydsl"): artifact_of(
+        "num_heads num_kv_heads head_dim batch_size seq_len seq_len_kv",
+        "block_m flat_work_group_size waves_per_eu",
+        path_tag={"const": "N32"},
+    ),
+    ("conv2d", "flydsl"): artifact_of(
+        "n c d h w k kt kh kw st sh sw pt ph pw dt dh dw groups", "TILE_M TILE_N WAVE_M WAVE_N WGM"
+    ),
+}
+OPERATORS: dict[str, Any] = {
+    "attention": Attention(4096, 4096, 128, heads=16, dtype="bf16"),
+    "conv2d": Conv2d(8, 64, 56, 56, 64, 3, 3, pad=1, dtype="bf16"),
+}
+
+
+@pytest.mark.parametrize(("operator", "to"), OTHERS)
+def test_files_of_other_operators_have_exactly_the_names_of_their_format(operator: str, to: str) -> None:
+    made = export_operator(OPERATORS[operator], catalogue.get("mi355x"), to, form="json")
+    assert list(Draft202012Validator(OTHERS[operator, to]).iter_errors(json.loads(made.text))) == []
 
 
 @pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])

@@ -32,8 +32,8 @@ def test_schemas_are_schemas(name: str) -> None:
 
 
 def test_there_is_one_for_each_output() -> None:
-    expected = "bench check compare decode derive doctor emit emit_unfused error export fit hw_atoms hw_list "
-    expected += "hw_show kernels manifest predict profile select simulate tune"
+    expected = "bench check compare decode decode_attention derive doctor emit emit_unfused error export fit hw_atoms "
+    expected += "hw_list hw_show kernels manifest predict profile select simulate tune"
     assert list(names()) == expected.split()
 
 

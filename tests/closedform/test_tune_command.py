@@ -10,8 +10,11 @@ import pytest
 from click.testing import Result
 from jsonschema import Draft202012Validator
 
+from closedform.hw.errors import BadInput, ClosedformError, NoDevice
 from closedform.schemas import schema
+from closedform.tuning.candidate import Candidate
 from closedform.tuning.journal import Journal, Record
+from closedform.tuning.model import ModelEvaluator
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -123,6 +126,31 @@ def test_a_lost_journal_loses_no_result(run: Run, tmp_path: Path, monkeypatch: p
     assert result.exit_code == 2
     assert "stopped   journal: 9 measurements" in result.stdout
     assert "cannot use" in result.stderr
+
+
+@pytest.mark.parametrize(("error", "status"), [(NoDevice("the GPU is gone"), 3), (BadInput("no such client"), 2)])
+def test_an_evaluator_that_ends_half_way_loses_no_result(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ClosedformError, status: int
+) -> None:
+    measure, count = ModelEvaluator.measure, 0
+
+    def gone(self: ModelEvaluator, candidate: Candidate) -> float:
+        nonlocal count
+        count += 1
+        if count == 10:
+            raise error
+        return measure(self, candidate)
+
+    monkeypatch.setattr(ModelEvaluator, "measure", gone)
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.svg"
+    result = run(*OWN, "--grid", "--plot", plot)
+    assert result.exit_code == status
+    assert "stopped   evaluator: 9 measurements" in result.stdout
+    assert str(error) in result.stderr
+    assert plot.exists()
+    count = 9
+    assert run(*OWN).stdout == ""  # nothing was measured: the error alone
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import pytest
 from closedform.decoding.errors import Undecodable
 from closedform.hw import catalogue
 from closedform.hw.errors import BadInput, MissingDependency, NoDevice
+from closedform.interop.attention_offers import ranked_attention
+from closedform.interop.exporting import export_operator
 from closedform.interop.tensilelite_rules import RULES, Solution
 from closedform.operators.attention import Attention
 from closedform.operators.conv2d import Conv2d
@@ -28,6 +31,7 @@ from closedform.tuning.measuring import Budget, Meter
 from closedform.tuning.operator_space import OperatorSpace
 from closedform.tuning.session import NothingMeasured, Source, meter_of, run_tuning
 from closedform.tuning.space import opened
+from closedform.tuning.starts import attention_overrides
 from closedform.tuning.table import TableEvaluator, read_landscapes
 from closedform.visitors.compile import missing_dependency
 
@@ -69,7 +73,7 @@ def test_the_landscape_is_searched_well_within_40_measurements(table: Path) -> N
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf16,NN,inf,16,16,32\n", "line 2: us inf is no time"),
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2,3,bf61,NN,1,16,16,32\n", "line 2: unknown dtype"),
         ("M,N,K,dtype,layout,us,BM,BN,BK\n1,2\n", "line 2"),
-        (f"M,N,K,dtype,layout,us,BM,BN,BK\n{'1' * 200_000},2\n", "field larger"),
+        (f"M,N,K,dtype,layout,us,BM,BN,BK\n{'1' * 200_000},2\n", "a cell of more than 131072"),
     ],
 )
 def test_a_table_that_is_none(tmp_path: Path, text: str, what: str) -> None:
@@ -140,8 +144,8 @@ def test_the_models_best_is_a_start() -> None:
         (PRODUCT, Source("table", LANDSCAPE), BadInput, "has not the product"),
         (PRODUCT, Source("table", ATTENTION_LANDSCAPE), BadInput, "a table of attention, not of gemm"),
         (OPERATORS[2], Source("table", LANDSCAPE), BadInput, "a table of gemm, not of attention"),
-        (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "No closing quotation"),
-        (dataclasses.replace(PRODUCT, bias="row"), Source("tensilelite", client="x"), BadInput, "bias of the product"),
+        (PRODUCT, Source("tensilelite", client="python 'x"), BadInput, "a quotation mark or a backslash has no end"),
+        (dataclasses.replace(PRODUCT, activation="gelu"), Source("tensilelite", client="x"), BadInput, "has no gelu"),
         (
             Attention(128, 128, 64, dtype="bf16", variant="lds"),
             Source("table", ATTENTION_LANDSCAPE),
@@ -154,7 +158,8 @@ def test_the_models_best_is_a_start() -> None:
         (OPERATORS[2], Source("table", ATTENTION_LANDSCAPE), BadInput, "has not the attention"),
         (OPERATORS[2], Source("tensilelite"), BadInput, "does not time attention"),
         (OPERATORS[2], Source("model", causal=True), BadInput, "has no mask"),
-        (OPERATORS[2], Source("model", start="select"), BadInput, "starts from derive"),
+        (OPERATORS[3], Source("profile", start="select"), BadInput, "starts from derive"),
+        (OPERATORS[2], Source("model", start="hgemm_bf16_t256x256x64x2_ks1_w2x4x1"), BadInput, "not of attention"),
         (OPERATORS[3], Source("model"), BadInput, "times no tiles"),
         (Softmax(4, 4), Source("model"), BadInput, "has no rounds"),
         (PRODUCT, Source("model", start="foo"), Undecodable, "neither a file"),
@@ -288,3 +293,39 @@ def test_a_compiled_product_keeps_or_improves_its_bound(tmp_path: Path) -> None:
     assert found.start_us is not None
     assert found.best_us <= found.start_us
     assert found.measurements > 10
+
+
+@pytest.mark.parametrize("to", ["triton", "flydsl", "json"])
+def test_attention_starts_from_a_kernel_of_another_tool(tmp_path: Path, to: str) -> None:
+    """What the file says of the kernel is the start, and the search ends no slower."""
+    op = Attention(2048, 2048, 64, heads=8, dtype="f16")
+    path = export_operator(op, MI300X, to, waves=2).write(tmp_path)
+    meter = meter_of(op, MI300X, Source("model", start=str(path)))
+    start = meter.space.start()
+    assert (start["tile_q"], start["tile_kv"], start["waves"]) == (32, 64, 2)
+    found = descend(meter)
+    assert found.start == start
+    assert found.best_us is not None
+    assert found.start_us is not None
+    assert found.best_us <= found.start_us
+
+
+def test_attention_starts_from_the_models_best() -> None:
+    op = Attention(2048, 2048, 64, heads=8, dtype="f16")
+    best = next(ranked_attention(op, MI300X)).kernel
+    start = meter_of(op, MI300X, Source("model", start="select")).space.start()
+    assert (start["tile_q"] * start["waves"], start["tile_kv"]) == (best.block_q, best.tile_kv)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        ({"block_q": 100, "tile_kv": 64, "waves": 3}, "evenly"),
+        ({"block_q": 128, "tile_kv": 64, "dtype": "bf16"}, "type is bf16"),
+    ],
+)
+def test_a_start_that_is_none_of_the_attention(tmp_path: Path, kernel: dict[str, Any], what: str) -> None:
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"op": "attention", "problem": {}, "hw": "mi300x", "kernels": [kernel]}))
+    with pytest.raises(BadInput, match=what):
+        attention_overrides(str(path), Attention(2048, 2048, 64, dtype="f16"), MI300X)

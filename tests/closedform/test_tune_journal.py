@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import importlib.util
 import json
 import os
 import signal
@@ -11,15 +13,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from closedform.hw import catalogue
-from closedform.hw.errors import BadInput
+from closedform.hw.errors import BadInput, ClosedformError, NoDevice
 from closedform.operators.gemm import Gemm
 from closedform.tuning.candidate import Candidate, canonical
+from closedform.tuning.descent import descend
+from closedform.tuning.grid import one_shot
 from closedform.tuning.journal import Journal, JournalError, Record
 from closedform.tuning.measuring import Budget, Meter
 from closedform.tuning.operator_space import OperatorSpace
@@ -113,6 +117,80 @@ def test_two_processes_share_a_journal(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     keys = [(line["task"], canonical(line["candidate"]), line["repeat"]) for line in lines if "candidate" in line]
     assert len(keys) == len(set(keys)) == found.measurements
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fcntl") is None, reason="no locks of bytes here")
+def test_processes_on_one_journal_share_the_work(tmp_path: Path) -> None:
+    """Nothing is measured twice, and both measure: none follows the other candidate by candidate."""
+    journal, logs = tmp_path / "journal.jsonl", [tmp_path / "log0", tmp_path / "log1"]
+    both = [child(journal, log, 0.02) for log in logs]
+    ends = [process.communicate()[0] for process in both]
+    whole = Bowl()
+    found = searched(whole)
+    assert ends == [f"{canonical(found.best)} {found.best_us}\n"] * 2
+    logged = [Counter(log.read_text().split()) if log.exists() else Counter() for log in logs]
+    assert logged[0] + logged[1] == Counter(whole.calls)
+    assert min(counter.total() for counter in logged) >= found.measurements // 4
+
+
+def test_a_claim_is_of_one_process_and_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    here = Journal(path)
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom closedform.tuning.journal import Journal\n"
+        "with Journal(Path(sys.argv[1])).claimed('t', {'a': 1}, 0, wait=False) as mine:\n"
+        "    print(mine, flush=True)\n    time.sleep(60)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    with here.claimed("t", {"a": 1}, 0, wait=False) as mine:
+        assert not mine
+    with here.claimed("t", {"a": 2}, 0, wait=False) as mine:
+        assert mine
+    other.send_signal(signal.SIGKILL)
+    with here.claimed("t", {"a": 1}, 0, wait=True) as mine:
+        assert mine
+    other.communicate()
+
+
+def test_what_another_process_measures_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a budget too: the first candidates are those that it is spent on, in whichever order."""
+    journal, tried = Journal(tmp_path / "journal.jsonl"), []
+
+    @contextlib.contextmanager
+    def claimed(task: str, candidate: Candidate, repeat: int, wait: bool) -> Iterator[bool]:
+        tried.append((candidate, wait))
+        yield wait or candidate["a"] != 1
+
+    monkeypatch.setattr(journal, "claimed", claimed)
+    bowl, alone = Bowl(), Bowl()
+    found = searched(bowl, Budget(20), journal)
+    other = searched(alone, Budget(20))
+    assert sorted(bowl.calls) == sorted(alone.calls)
+    assert (found.best, found.best_us, found.stopped) == (other.best, other.best_us, "budget")
+    assert [candidate["a"] for candidate, wait in tried[2:] if wait] == [1] * 8
+
+
+@pytest.mark.parametrize("error", [NoDevice("the GPU is gone"), BadInput("the client changed")])
+@pytest.mark.parametrize("grid", [False, True])
+def test_an_evaluator_that_ends_half_way_ends_the_search_with_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ClosedformError, grid: bool
+) -> None:
+    bowl = Bowl()
+    measure = bowl.measure
+
+    def gone(candidate: Candidate) -> float:
+        if len(bowl.calls) == 9:
+            raise error
+        return measure(candidate)
+
+    monkeypatch.setattr(bowl, "measure", gone)
+    meter = Meter(bowl, bowl, Journal(tmp_path / "journal.jsonl"))
+    found = one_shot(meter) if grid else descend(meter)
+    assert (found.stopped, found.measurements) == ("evaluator", 9)
+    assert meter.broken is error
+    assert found.best_us is not None
 
 
 FOREIGN = [
