@@ -28,7 +28,7 @@ HW = catalogue.get("h200")
 def searched(landscape: Landscape, budget: int) -> tuple[Trajectory, Trajectory]:
     """The descent and the grid, each with a journal of its own."""
     op = landscape.op
-    space = attention_space(op, HW, landscape.causal) if isinstance(op, Attention) else gemm_space(op, HW)
+    space = attention_space(op, HW) if isinstance(op, Attention) else gemm_space(op, HW)
     evaluator = TableEvaluator(landscape)
     meters = [Meter(space, evaluator, Journal(), Budget(evaluations=budget)) for _ in range(2)]
     return descend(meters[0]), one_shot(meters[1])

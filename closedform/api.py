@@ -216,7 +216,7 @@ def predict(op: Operator, hw: str | Path | HardwareDescriptor = "mi300x", **conf
     """Latency of the operator by the calibrated model, with a band and what binds.
 
     `config` fixes tiles (gemm and conv2d: tile_m, tile_n, tile_k, waves, stages, split_k; attention: tile_q, tile_kv,
-    waves, stages, and causal); what is left out is what `select` takes. gemm and conv2d take `constants` too, from
+    waves, stages); what is left out is what `select` takes. gemm and conv2d take `constants` too, from
     `closedform.predict.constants_from(file, gpu, family)`.
     """
     from .predict.attention_answer import predict_attention
@@ -236,7 +236,7 @@ def predict(op: Operator, hw: str | Path | HardwareDescriptor = "mi300x", **conf
 def select(op: Attention | Conv2d | Gemm, hw: str | Path | HardwareDescriptor = "mi300x", **options: Any) -> Selection:
     """The fastest legal configuration by the model and the runners-up.
 
-    options: count; causal for attention; constants for gemm and conv2d. Raises BadInput for softmax, which has no
+    options: count; constants for gemm and conv2d. Raises BadInput for softmax, which has no
     lattice of tiles to rank.
     """
     from .predict.attention_answer import select_attention

@@ -32,21 +32,22 @@ __all__ = [
 
 
 def attention_flops(op: Attention) -> int:
-    """Operations of the two products, 4 * batch * heads * L_q * L_kv * d; the softmax is not counted.
+    """Operations of the two products on the keys that each query sees, 2 * batch * heads * pairs * (d + columns of V).
 
-    L = 16384, d = 128, one head: 137.4e9.
+    The softmax is not counted. L = 16384, d = 128, one head without a mask: 137.4e9.
     """
-    return 4 * op.batch * op.heads * op.L_q * op.L_kv * op.d
+    return 2 * op.batch * op.heads * op.visibility.pairs * (op.d + op.columns)
 
 
 def fused_bytes(op: Attention) -> int:
-    """Compulsory traffic, 2 L_q d elem a head of Q and 2 L_kv d elem a head of K: Q, K and V read once, R
-    (and the log-sum-exp) written once.
+    """Compulsory traffic, (d + columns) elem for each row of Q and of K: Q, K, V and a bias read once, R (and the
+    log-sum-exp) written once.
 
     L = 16384, d = 128, f32: 33.6 MB.
     """
-    rows = 2 * (op.heads * op.L_q + op.key_heads * op.L_kv)
-    return op.batch * (rows * op.d * op.elem_bytes + 4 * op.lse * op.heads * op.L_q)
+    rows = op.heads * op.L_q + op.key_heads * op.L_kv
+    bias = 4 * op.bias * op.heads * op.visibility.pairs
+    return op.batch * (rows * (op.d + op.columns) * op.elem_bytes + 4 * op.lse * op.heads * op.L_q + bias)
 
 
 def scores_bytes(op: Attention) -> int:

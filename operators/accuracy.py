@@ -9,11 +9,11 @@ import numpy as np
 from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
+from .attention_reference import Reference
 from .conv2d import Conv2d
 from .gemm import Gemm
 from .numerics import Array
 from .operator import Operator
-from .reference import Reference
 
 __all__ = ["Accuracy", "compare", "compare_lse", "error_bound", "relative_error"]
 

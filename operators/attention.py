@@ -152,7 +152,7 @@ class Attention:
             raise BadInput(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
 
     def _check_factor(self, name: str) -> None:
-        factor = getattr(self, name)
+        factor: float | None = getattr(self, name)
         if factor is None:
             return
         if isinstance(factor, bool) or not isinstance(factor, Real) or not SCALE_MIN <= factor <= SCALE_MAX:

@@ -52,6 +52,25 @@ class Visibility:
             seen = seen & ((abs(key - position) < self.window) | (key < self.sink))
         return seen & (key <= position) if self.causal else seen
 
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a query and a key that it sees there are.
+
+        >>> Visibility(3, 4, causal=True).pairs, Visibility(10, 10, causal=True, window=4, sink=1).pairs
+        (9, 40)
+        """
+        n, keys, shift = self.L_q, self.L_kv, self.shift
+        ends = _clamped_sum(n, shift + 1, 0, keys) if self.causal else n * keys
+        if not self.window:
+            return ends
+        if not self.causal:
+            ends = _clamped_sum(n, shift + self.window, 0, keys)
+        begins = _clamped_sum(n, shift - self.window + 1, 0, keys)
+        sinks = min(self.sink, keys)
+        before = _clamped_sum(n, shift - self.window + 1, 0, sinks)
+        behind = 0 if self.causal else n * sinks - _clamped_sum(n, shift + self.window, 0, sinks)
+        return ends - begins + before + behind
+
     def span(self, rows: Window) -> tuple[int, int, int]:
         """(sinks, begin, end) of all that the queries `rows` may see: keys below `sinks`, and begin <= key < end."""
         first, last = rows.start + self.shift, rows.stop - 1 + self.shift
@@ -93,3 +112,15 @@ class Visibility:
             return False
         near = not self.window or (keys.stop - 1 - first < self.window and last - keys.start < self.window)
         return near or keys.stop <= self.sink
+
+
+def _clamped_sum(count: int, first: int, low: int, high: int) -> int:
+    """Sum of first, first + 1, ... (`count` numbers), each brought between `low` and `high`.
+
+    >>> _clamped_sum(5, -1, 0, 2)
+    5
+    """
+    below = min(max(low - first, 0), count)
+    above = min(max(first + count - high, 0), count - below)
+    inside = count - below - above
+    return below * low + above * high + inside * (first + below) + inside * (inside - 1) // 2

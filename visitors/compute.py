@@ -102,7 +102,7 @@ def _attention_shapes(op: Attention) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def random_inputs(op: Operator, generator: np.random.Generator) -> dict[str, Array]:
+def random_inputs(op: Operator, generator: np.random.Generator) -> dict[str, Any]:
     """Normal random inputs of the operator; lengths are drawn from 0 to the most that there may be."""
     most = {"query_lengths": getattr(op, "L_q", 0), "key_lengths": getattr(op, "L_kv", 0)}
     return {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from closedform.predict.answer import Prediction
     from closedform.predict.constants import Constants
 
-__all__ = ["causal_option", "constants_option", "own_constants", "predict"]
+__all__ = ["constants_option", "own_constants", "predict"]
 
 plot_option = click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Write a roofline plot (needs matplotlib)."
@@ -27,7 +27,6 @@ constants_option = click.option(
     metavar="FILE",
     help="Constants that `closedform fit --out` wrote.",
 )
-causal_option = click.option("--causal", is_flag=True, help="Mask keys after the query.")
 
 
 def own_constants(path: str | None, hw: HardwareDescriptor) -> Constants | None:
@@ -94,10 +93,9 @@ def gemm(request: Request, *, plot: str | None, constants: str | None, **values:
 
 @predict.command()
 @takes(ATTENTION, knobs=False)
-@causal_option
 @config_options(*ATTENTION_TILES)
 @plot_option
-def attention(request: Request, *, plot: str | None, causal: bool, **values: Any) -> None:
+def attention(request: Request, *, plot: str | None, **values: Any) -> None:
     """Predict fused attention with the selected configuration or a given one.
 
     \b
@@ -107,7 +105,7 @@ def attention(request: Request, *, plot: str | None, causal: bool, **values: Any
     from closedform.predict.attention_answer import predict_attention
 
     config = config_from(values, *ATTENTION_TILES)
-    _report(request, predict_attention(request.op, request.hw, causal=causal, **config), plot)
+    _report(request, predict_attention(request.op, request.hw, **config), plot)
 
 
 @predict.command()

@@ -8,7 +8,7 @@ import click
 
 from .operators import ATTENTION, CONV2D, GEMM, Request, takes
 from .output import print_json
-from .predict import causal_option, constants_option, own_constants
+from .predict import constants_option, own_constants
 
 if TYPE_CHECKING:
     from closedform.predict.answer import Selection
@@ -50,9 +50,8 @@ def gemm(request: Request, *, count: int, constants: str | None) -> None:
 
 @select.command()
 @takes(ATTENTION, knobs=False)
-@causal_option
 @count_option
-def attention(request: Request, *, count: int, causal: bool) -> None:
+def attention(request: Request, *, count: int) -> None:
     """Select tiles, waves and stages of fused attention.
 
     \b
@@ -61,7 +60,7 @@ def attention(request: Request, *, count: int, causal: bool) -> None:
     """
     from closedform.predict.attention_answer import select_attention
 
-    _report(request, select_attention(request.op, request.hw, causal=causal, count=count))
+    _report(request, select_attention(request.op, request.hw, count=count))
 
 
 @select.command()

@@ -10,7 +10,6 @@ import click
 from .operators import ATTENTION, CONV2D, GEMM, Request, takes
 from .options import stack
 from .output import notice, print_json
-from .predict import causal_option
 from .progress import tuning_progress
 
 __all__ = ["tune"]
@@ -95,7 +94,6 @@ def gemm(request: Request, **values: Any) -> None:
 
 @tune.command()
 @takes(ATTENTION, knobs=False)
-@causal_option
 @_tune_options
 def attention(request: Request, **values: Any) -> None:
     """Tune fused attention: queries, keys and the instruction, then waves.
@@ -147,7 +145,6 @@ def _run(
     pool_maturity: float,
     grid: bool,
     plot: str | None,
-    causal: bool = False,
 ) -> None:
     from closedform.plotting import check_plot
     from closedform.tuning.descent import Plan
@@ -155,7 +152,7 @@ def _run(
     from closedform.tuning.report import trajectory_text
     from closedform.tuning.session import Source, run_tuning
 
-    source = Source(_evaluator(evaluator), table, client, blocks, start, causal)
+    source = Source(_evaluator(evaluator), table, client, blocks, start)
     limit = Budget(budget, seconds)
     if plot:
         check_plot(plot)

@@ -90,14 +90,14 @@ def gemm_space(op: Gemm, hw: HardwareDescriptor) -> LatticeSpace:
     return LatticeSpace(problem, hw, times, ("tile_m", "tile_n", "tile_k"), (_PIPELINE, _SPLIT))
 
 
-def attention_space(op: Attention, hw: HardwareDescriptor, causal: bool) -> LatticeSpace:
+def attention_space(op: Attention, hw: HardwareDescriptor) -> LatticeSpace:
     """Configurations of fused attention: query rows of a workgroup, keys of a step, waves and stages."""
     from closedform.predict.attention_answer import select_attention
     from closedform.predict.attention_lattice import attention_lattice
 
     count = len(attention_lattice(hw, op.d, float(op.elem_bytes)))
-    found = select_attention(op, hw, causal=causal, count=count)
+    found = select_attention(op, hw, count=count)
     ranked = (found.best, *found.runners_up)
     times = {canonical(c.config): (dict(c.config), c.latency_us) for c in ranked}
-    problem = {**described(op), "causal": causal, "op": "attention of the lattice"}
+    problem = {**described(op), "op": "attention of the lattice"}
     return LatticeSpace(problem, hw, times, ("tile_q", "tile_kv"), (_PIPELINE,))

@@ -41,14 +41,13 @@ class NothingMeasured(ClosedformError):
 @dataclass(frozen=True, slots=True)
 class Source:
     """What measures: the evaluator's name, the table that it replays, TensileLite's client, workgroups that `profile`
-    runs; `start` is derive, select, or a kernel of another tool; `causal` of attention in a table or of the model."""
+    runs; `start` is derive, select, or a kernel of another tool."""
 
     evaluator: str
     table: Path | None = None
     client: str = ""
     blocks: int = BLOCKS
     start: str = ""
-    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +123,24 @@ def _table(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Eval
         own = op
         if isinstance(op, Gemm) and isinstance(landscape.op, Gemm) and not op.out_dtype:
             own = dataclasses.replace(op, out_dtype=landscape.op.out_dtype)
-        if landscape.op == own and landscape.causal == source.causal:
+        if landscape.op == own:
             repeated = f"{source.table} has {landscape.repeated} configurations twice: the last row of each counts"
             notes = (repeated,) if landscape.repeated else ()
-            return _lattice(landscape.op, hw, source.causal), TableEvaluator(landscape), notes
-    raise BadInput(f"{source.table} has not {_described(op, source.causal)}")
+            return _lattice(landscape.op, hw), TableEvaluator(landscape), notes
+    raise BadInput(f"{source.table} has not {_described(op)}")
 
 
-def _described(op: Gemm | Attention, causal: bool) -> str:
+def _described(op: Gemm | Attention) -> str:
     if isinstance(op, Attention):
-        masked = ", causal" if causal else ""
+        masked = ", causal" if op.causal else ""
         return f"the attention batch={op.batch} heads={op.heads} L={op.L_q} d={op.d} {op.dtype}{masked}"
     return f"the product M={op.M} N={op.N} K={op.K} {op.dtype} {op.layout}"
 
 
-def _lattice(op: Gemm | Attention, hw: HardwareDescriptor, causal: bool) -> Space:
+def _lattice(op: Gemm | Attention, hw: HardwareDescriptor) -> Space:
     from .lattice_space import attention_space, gemm_space
 
-    return attention_space(op, hw, causal) if isinstance(op, Attention) else gemm_space(op, hw)
+    return attention_space(op, hw) if isinstance(op, Attention) else gemm_space(op, hw)
 
 
 def _tensilelite(op: Gemm, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evaluator]:
@@ -174,10 +173,8 @@ def _own(op: Any, hw: HardwareDescriptor, source: Source) -> tuple[Space, Evalua
     if isinstance(op, (Gemm, Attention)) and source.evaluator == "model" and hw.wavefront_size != MFMA_LANES:
         _require_start(source, f"the model's lattice of {hw.name}")
         _require_plain(op, f"the model's lattice of {hw.name}")
-        space = _lattice(op, hw, source.causal)
+        space = _lattice(op, hw)
         return space, ModelEvaluator(space)
-    if source.causal:
-        raise BadInput("--causal: emitted attention has no mask yet; a table or a GPU of the model alone has")
     overrides: dict[str, Any] = {}
     if source.start not in ("", "derive"):
         if isinstance(op, Attention):

@@ -40,7 +40,6 @@ class Landscape:
     op: Gemm | Attention
     times_us: Mapping[str, float]
     digest: str
-    causal: bool = False
     repeated: int = 0
 
     @property
@@ -92,7 +91,7 @@ def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
     make = _attention if attention else _product
     times: dict[tuple[str, ...], dict[str, float]] = {}
     counts: Counter[tuple[str, ...]] = Counter()
-    ops: dict[tuple[str, ...], tuple[Gemm | Attention, bool]] = {}
+    ops: dict[tuple[str, ...], Gemm | Attention] = {}
     try:
         for row in rows:
             key = tuple(row[name] or "" for name in problem)
@@ -116,18 +115,16 @@ def read_landscapes(path: Path, hw: HardwareDescriptor) -> list[Landscape]:
             f"{path}, behind line {rows.line_num}: a cell of more than {longest} characters, or one that no cell has"
         ) from None
     return [
-        Landscape(ops[key][0], found, digest, ops[key][1], counts[key] - len(found)) for key, found in times.items()
+        Landscape(ops[key], found, digest, counts[key] - len(found)) for key, found in times.items()
     ]
 
 
-def _product(key: tuple[str, ...], hw: HardwareDescriptor) -> tuple[Gemm, bool]:
+def _product(key: tuple[str, ...], hw: HardwareDescriptor) -> Gemm:
     M, N, K, kind, layout = key
     # The table says bf16 or fp8 in, and its kernels write bf16.
-    op = Gemm(int(M), int(N), int(K), dtype=hw.resolve_dtype(kind).name, layout=layout, out_dtype="bf16")
-    return op, False
+    return Gemm(int(M), int(N), int(K), dtype=hw.resolve_dtype(kind).name, layout=layout, out_dtype="bf16")
 
 
-def _attention(key: tuple[str, ...], hw: HardwareDescriptor) -> tuple[Attention, bool]:
+def _attention(key: tuple[str, ...], hw: HardwareDescriptor) -> Attention:
     B, H, L, d, causal = (int(word) for word in key)
-    op = Attention(L_q=L, L_kv=L, d=d, batch=B, heads=H, dtype="bf16")
-    return op, causal > 0
+    return Attention(L_q=L, L_kv=L, d=d, batch=B, heads=H, dtype="bf16", causal=causal > 0)

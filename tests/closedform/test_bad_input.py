@@ -22,7 +22,7 @@ BAD_ATTENTION = {
     "Lkv=0": (("--L", 5, "--Lkv", 0, "--d", 64, "--hw", "mi300x"), "L_kv=0"),
     "L is no number": (("--L", "many", "--d", 64, "--hw", "mi300x"), "many"),
     "d=0": (("--L", 256, "--d", 0, "--hw", "mi300x"), "d=0"),
-    "d=1000": (("--L", 256, "--d", 1000, "--hw", "mi300x"), "256"),
+    "d=1000": (("--L", 256, "--d", 1000, "--hw", "mi300x"), "512"),
     "heads=0": ((*SHAPE, "--heads", 0), "heads=0"),
     "heads that do not share": ((*SHAPE, "--heads", 6, "--kv-heads", 4), "not a multiple of kv_heads=4"),
     "scale=0": ((*SHAPE, "--scale", 0), "softmax_scale=0.0"),

@@ -50,7 +50,7 @@ def test_the_landscape_is_searched_well_within_40_measurements(table: Path) -> N
     shares, grids = [], []
     for landscape in read_landscapes(table, hw):
         op = landscape.op
-        space = attention_space(op, hw, landscape.causal) if isinstance(op, Attention) else gemm_space(op, hw)
+        space = attention_space(op, hw) if isinstance(op, Attention) else gemm_space(op, hw)
         evaluator = TableEvaluator(landscape)
         found = descend(Meter(space, evaluator, Journal(), Budget(evaluations=40)))
         cold = one_shot(Meter(space, evaluator, Journal(), Budget(evaluations=40)))
@@ -157,7 +157,6 @@ def test_the_models_best_is_a_start() -> None:
         (OPERATORS[3], Source("table", LANDSCAPE), BadInput, "does not time conv2d"),
         (OPERATORS[2], Source("table", ATTENTION_LANDSCAPE), BadInput, "has not the attention"),
         (OPERATORS[2], Source("tensilelite"), BadInput, "does not time attention"),
-        (OPERATORS[2], Source("model", causal=True), BadInput, "has no mask"),
         (OPERATORS[3], Source("profile", start="select"), BadInput, "starts from derive"),
         (OPERATORS[2], Source("model", start="hgemm_bf16_t256x256x64x2_ks1_w2x4x1"), BadInput, "not of attention"),
         (OPERATORS[3], Source("model"), BadInput, "times no tiles"),

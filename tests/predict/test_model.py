@@ -169,7 +169,7 @@ def test_other_operators():
     with pytest.raises(BadInput, match="no lattice of tiles for softmax"):
         closedform.select(Softmax(8, 8), hw)
     assert soft.hbm_bytes == 2 * 2 * 8192 * 8192
-    attention = closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16"), "h200", causal=True)
+    attention = closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16", causal=True), "h200")
     assert (
         attention.latency_us < closedform.predict(Attention(4096, 4096, 128, heads=32, dtype="bf16"), "h200").latency_us
     )
