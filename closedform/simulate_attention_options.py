@@ -55,7 +55,7 @@ class AttentionRun:
         self.numbers: Array = np.zeros(0, int)
         given = self._given()
         shape = (*given["q"].shape[:-1], self.op.columns)
-        self.out = given["q"].new_empty(shape)
+        self.out = given["q"].new_empty(shape, dtype=getattr(self.module, "TORCH_RESULT", given["q"].dtype))
         self.lse = self._lse() if self.op.lse else None
         words_of(self.out).view(np.uint8)[...] = UNTOUCHED
         scalars = {"scale": self.op.scale} if self.op.softmax_scale is not None else {}

@@ -10,10 +10,9 @@ from closedform.hw.dtypes import dtype as dtype_of
 
 from .attention import Attention
 from .attention_reference import Reference
-from .conv2d import Conv2d
-from .gemm import Gemm
 from .numerics import Array
 from .operator import Operator
+from .softmax import Softmax
 
 __all__ = ["Accuracy", "compare", "compare_lse", "error_bound", "relative_error"]
 
@@ -54,13 +53,15 @@ def error_bound(op: Operator, reference: Reference) -> Array:
     `growth` takes roundings to be independent. Inputs whose terms are all alike repeat one rounding, and may
     exceed it.
     """
-    kind = dtype_of(op.result if isinstance(op, (Gemm, Conv2d)) else op.dtype)
+    kind = dtype_of(op.dtype if isinstance(op, Softmax) else op.result)
     v = dtype_of("f64" if op.dtype == "f64" else "f32").unit_roundoff
     u = kind.unit_roundoff
     tiny = kind.min_normal * u
     bound = u * np.abs(reference.out) + v * reference.growth
-    if isinstance(op, Attention) and kind.bits < 32:
-        bound = bound + u * reference.size + tiny * reference.lost
+    if isinstance(op, Attention) and op.elem_bytes < 4:
+        p = dtype_of(op.p_dtype)
+        step = p.min_normal * p.unit_roundoff / 2.0**op.peak
+        bound = bound + p.unit_roundoff * reference.size + step * reference.lost
     if u == 0:  # whole numbers
         bound = bound + np.where(reference.out == np.rint(reference.out), 0.0, 0.5)
     bound = np.where(bound == 0, 0.0, bound + tiny)  # a sum without terms is rounded nowhere

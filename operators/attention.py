@@ -13,13 +13,17 @@ from math import sqrt
 from numbers import Real
 from typing import ClassVar
 
+import numpy as np
+
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
 from .chain_layout import ChainLayout
 from .level import Level
+from .monoid import HEADROOM
 from .node import AtomNode, Node, check_extent
+from .numerics import Array, rounded
 from .policy import Pad
 from .view import View, Window
 from .visibility import Visibility
@@ -40,7 +44,10 @@ __all__ = [
 ]
 
 D_MAX = 512
-DTYPES = ("f32", "f16", "bf16")
+DTYPES = ("f32", "f16", "bf16", "fp8_e4m3fnuz", "fp8_e4m3fn")
+#: Powers of two by which exponentials are raised before they are rounded to 8 bits, and that a score may then lie
+#: above the maximum: 2^7 fits both kinds of e4m3, whose smallest number is 2^-9 or less.
+PEAK_8, HEADROOM_8 = 4.0, 3.0
 #: Scales whose product with log2(e) is a normal f32 number; a negative one would turn the largest score into the least.
 SCALE_MIN, SCALE_MAX = 2.0**-120, 2.0**120
 #: Options that exclude each other, and why.
@@ -130,6 +137,8 @@ class Attention:
 
     def _check_options(self) -> None:
         given = [name for name in OPTIONS if getattr(self, name)]
+        if self.elem_bytes == 1:
+            given.append(f"dtype={self.dtype!r}")
         if given and self.variant != "chained":
             raise BadInput(f"{given[0]} is not offered in the variant {self.variant!r}: take chained")
         if self.sink and not self.window:
@@ -214,6 +223,26 @@ class Attention:
     @property
     def elem_bytes(self) -> int:
         return dtype(self.dtype).bytes
+
+    @property
+    def result(self) -> str:
+        """Type of O: that of the inputs, bf16 of 8-bit ones."""
+        return "bf16" if self.elem_bytes == 1 else self.dtype
+
+    @property
+    def peak(self) -> float:
+        """Power of two by which exponentials are raised before they are rounded; the quotient does not know it."""
+        return PEAK_8 if self.elem_bytes == 1 else 0.0
+
+    @property
+    def headroom(self) -> float:
+        """Powers of two that a score may lie above the running maximum."""
+        return HEADROOM_8 if self.elem_bytes == 1 else HEADROOM
+
+    def p_rounded(self, p: Array) -> Array:
+        """Exponentials as the second product takes them."""
+        factor = np.float32(2.0**self.peak)
+        return np.asarray(rounded(p * factor, self.p_dtype) / factor)
 
     @property
     def p_dtype(self) -> str:

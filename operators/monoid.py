@@ -43,18 +43,18 @@ def power(x: Array, m: Array, c: np.float32) -> Array:
     return np.asarray(np.exp2((x - safe) * c))
 
 
-def raised(m: Array, top: Array, c: np.float32, axes: tuple[int, ...]) -> Array:
-    """The maximum that a wave goes on with: fmax(m, top) if that of one row grew past HEADROOM, m otherwise.
+def raised(m: Array, top: Array, c: np.float32, axes: tuple[int, ...], headroom: float = HEADROOM) -> Array:
+    """The maximum that a wave goes on with: fmax(m, top) if that of one row grew past the headroom, m otherwise.
 
     `axes` are those of the rows of a wave, which decide together. Any finite maximum gives the same quotient of sums;
-    it is one of the logits so far, so the largest exponential is at least 1 and none is above 2^HEADROOM.
+    it is one of the logits so far, so the largest exponential is at least 1 and none is above 2^headroom.
 
     >>> raised(np.float32([-np.inf, 0.0]), np.float32([2.0, 1.0]), np.float32(1.0), (0,)).tolist()
     [2.0, 1.0]
     >>> raised(np.float32([0.0, 0.0]), np.float32([8.0, 1.0]), np.float32(1.0), (0,)).tolist()
     [0.0, 0.0]
     """
-    grown = ((top - m) * c > HEADROOM).any(axis=axes, keepdims=True)
+    grown = ((top - m) * c > headroom).any(axis=axes, keepdims=True)
     return np.where(grown, np.fmax(m, top), m)
 
 
@@ -93,9 +93,11 @@ class SoftmaxState:
         """
         return self._relative_to(np.fmax(self.m, _top(scores)), scores, c)
 
-    def absorb_lazily(self, scores: Array, c: np.float32) -> tuple[SoftmaxState, Array, Array]:
+    def absorb_lazily(
+        self, scores: Array, c: np.float32, headroom: float = HEADROOM
+    ) -> tuple[SoftmaxState, Array, Array]:
         """`absorb` for the rows of one wave, which raise their maxima together and only when that is due."""
-        return self._relative_to(raised(self.m, _top(scores), c, (0,)), scores, c)
+        return self._relative_to(raised(self.m, _top(scores), c, (0,), headroom), scores, c)
 
     def _relative_to(self, m: Array, scores: Array, c: np.float32) -> tuple[SoftmaxState, Array, Array]:
         p, rescale = power(scores, m[..., None], c), power(self.m, m, c)

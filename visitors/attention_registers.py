@@ -23,7 +23,7 @@ __all__ = ["StepShape", "bounds_registers", "logits_registers", "predicted_regis
 ADDRESSES = 36
 #: Registers of LDS reads under way where the budget leaves room, by bytes of an element: twelve 16-byte reads, fourteen
 #: of f32, whose reads feed twice as many MFMAs; the four issued ahead and the one in use at the least.
-FRAGMENTS = {2: 48, 4: 56}
+FRAGMENTS = {1: 48, 2: 48, 4: 56}
 FRAGMENTS_LEAST = 20
 #: The counts above were held against binaries of chained kernels with whole atoms along d and steps of full length.
 #: Other kernels get a fifth on top (short steps, padded rows, options), a quarter beyond d = 256, two fifths with P

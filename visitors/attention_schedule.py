@@ -9,6 +9,7 @@ same: of the splits that were compiled (d = 64 and 128, 16 bits, gfx942 and gfx9
 from __future__ import annotations
 
 from closedform.hw.descriptor import HardwareDescriptor
+from closedform.hw.dtypes import dtype
 from closedform.operators.attention import Attention, AttentionTiles
 
 from .formula import ceil_div
@@ -36,7 +37,7 @@ def pair_slots(op: Attention, hw: HardwareDescriptor) -> int:
 
     Packed f32 arithmetic counts as scalar: beside an MFMA the compiler splits it.
     """
-    rounding = {"f32": 0, "f16": 3, "bf16": 3}[op.p_dtype]
+    rounding = {4: 0, 2: 3, 1: 1}[dtype(op.p_dtype).bytes]
     if rounding and hw.has_cvt_pk_bf16_f32:
         rounding = 1
     return (5 if hw.has_packed_f32 else 6) + rounding

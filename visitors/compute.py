@@ -66,7 +66,7 @@ class ComputeVisitor(AttentionCompute, GemmCompute, SoftmaxCompute, Conv2dComput
                 return rounded(epilogue(op, self.out, self.inputs, alpha, beta, scale), op.result)
             if isinstance(op, Conv2d):
                 return rounded(finished(op, self.out, self.inputs.get("bias")), op.result)
-            return rounded(self.out, op.dtype)
+            return rounded(self.out, op.result if isinstance(op, Attention) else op.dtype)
 
 
 def input_shapes(op: Operator) -> dict[str, tuple[int, ...]]:

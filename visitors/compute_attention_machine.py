@@ -16,7 +16,7 @@ from closedform.operators.attention import AttentionStep, AttentionTiles, Attent
 from closedform.operators.attention_logits import logits
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.monoid import SoftmaxState, log2_scale, power, raised
-from closedform.operators.numerics import Array, rounded
+from closedform.operators.numerics import Array
 
 from .compute_mfma import LANES, mfma
 
@@ -108,14 +108,14 @@ class AttentionMachine:
         """Mask, maximum and sum of the tile, exponentials, and where it is due the rescaling of what was summed."""
         s = self._logits(step)
         top = self._across_groups(np.fmax.reduce(s, axis=(2, 4)), np.fmax)
-        m = raised(self.state.m, top, self.c, (1, 2))
+        m = raised(self.state.m, top, self.c, (1, 2), self.op.headroom)
         rescale = power(self.state.m, m, self.c)
         p = power(s, m[:, :, None, :, None], self.c)
         registers = np.moveaxis(p, (2, 4), (0, 1)).reshape(-1, *m.shape)
         self.state = SoftmaxState(m, np.add.reduce(registers, axis=0, initial=None) + self.state.l * rescale)
         self.o *= rescale[:, :, None, :, None]
         self.scalar *= self._of_query(rescale)[:, :, None, None]
-        self.p = rounded(np.moveaxis(registers, 0, -1), self.op.p_dtype)
+        self.p = self.op.p_rounded(np.moveaxis(registers, 0, -1))
         if self.op.variant != "chained":
             self._write_p()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput
 from closedform.hw.occupancy import waves_per_simd
 from closedform.operators.attention import (
@@ -17,7 +18,6 @@ from closedform.operators.attention import (
     ScoreAtom,
     ValueAtom,
 )
-from closedform.operators.monoid import HEADROOM
 from closedform.operators.policy import Pad
 
 from . import emit_attention_atom as atom_text
@@ -39,11 +39,22 @@ from .visitor import Visitor
 
 __all__ = ["AttentionEmit"]
 
+#: Name, value and meaning of a constant.
+Row = tuple[str, Any, str]
+
 #: FlyDSL and torch names of the input types.
 FLYDSL_TYPES = {"f32": "Float32", "f16": "Float16", "bf16": "BFloat16"}
-TORCH_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+#: Of 8-bit inputs, which the kernel moves as bytes: the type that the MFMA is told.
+OPERAND_TYPES = {"fp8_e4m3fnuz": "Float8E4M3FNUZ", "fp8_e4m3fn": "Float8E4M3FN"}
+TORCH_TYPES = {
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "fp8_e4m3fnuz": "float8_e4m3fnuz",
+    "fp8_e4m3fn": "float8_e4m3fn",
+}
 #: Error of one emitted kernel against float64 that main() accepts, relative to the row's largest value.
-TOLERANCES = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
+TOLERANCES = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2, "fp8_e4m3fnuz": 1e-1, "fp8_e4m3fn": 1e-1}
 
 _IMPORTS = """
 import math
@@ -122,10 +133,14 @@ class AttentionEmit(Visitor):
     def visit_AttentionBlock(self, node: AttentionBlock) -> str:
         even = {units: count % self.threads == 0 for units, count in (("k", self._k_units), ("v", self._v_units))}
         return join(
-            block_text.resources(self.padded, self.form.own_columns),
+            block_text.resources(self.padded, self.form.own_columns, self.form.narrow),
             entry_text.functions(self.form),
             block_text.lds_images(
-                self.packed, self._key_permutation(), self.op.variant == "fma", self.form.own_columns
+                self.packed,
+                self._key_permutation(),
+                self.op.variant == "fma",
+                self.form.own_columns,
+                self.form.narrow,
             ),
             block_text.cooperative_loads(
                 self.packed,
@@ -134,6 +149,7 @@ class AttentionEmit(Visitor):
                 block_text.v_row(self.padded, self.form.own_columns),
                 self.form.own_columns,
                 self.form.small_pages,
+                self.form.narrow,
             ),
             self.visit(node.interior()[0]),
         )
@@ -144,7 +160,7 @@ class AttentionEmit(Visitor):
         convert = "none"
         if self.packed and self.op.p_dtype == self.op.dtype:
             by_hand = self.op.dtype == "bf16" and not self.hw.has_cvt_pk_bf16_f32
-            convert = "bits" if by_hand else "round"
+            convert = "bytes" if self.form.narrow else "bits" if by_hand else "round"
         softmax = softmax_text.softmax(convert, mask_text.masked(self.form), self.form.keeps_lse)
         return join(softmax, logits_text.functions(self.form), self.visit(node.interior()[0]))
 
@@ -155,7 +171,7 @@ class AttentionEmit(Visitor):
     # --- atom ---------------------------------------------------------------------------------------------------
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> str:
-        return atom_text.matrix_multiply()
+        return atom_text.matrix_multiply(self.form.narrow)
 
     def visit_ValueAtom(self, node: ValueAtom) -> str:
         return atom_text.output_columns(self.packed)
@@ -167,7 +183,7 @@ class AttentionEmit(Visitor):
             atom_text.p_image() if through_lds else "",
             atom_text.accumulators(scalar),
             atom_text.row_sum(),
-            atom_text.partial_offset(self.form),
+            atom_text.result_offset(self.form),
             schedule_text.order(),
             atom_text.scalar_product(self.packed) if scalar else "",
             wave_text.wave(
@@ -267,14 +283,25 @@ class AttentionEmit(Visitor):
         )
 
     def _constants(self) -> str:
+        op, tiles = self.op, self.tiles
+        rows = [*self._tile_rows(), *self._image_rows(), *self._loop_rows(), *self._option_rows()]
+        rows += [
+            ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
+            (
+                "OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT",
+                f"2**31, {length_limit(tiles)}, {GRID_LIMIT}",
+                "of tile offsets, lengths, grid y and z",
+            ),
+        ]
+        return constants(rows)
+
+    def _tile_rows(self) -> list[Row]:
+        """Sizes of tiles and of the atom, and which key a register has."""
         op, tiles, lay = self.op, self.tiles, self.layout
-        registers = range(lay.registers)
-        key = [lay.key_of_c(0, r // lay.acc, r % lay.acc) for r in registers]
+        key = [lay.key_of_c(0, r // lay.acc, r % lay.acc) for r in range(lay.registers)]
         key_group = lay.key_of_c(1, 0, 0) - lay.key_of_c(0, 0, 0)
-        c_rows = [lay.c_row(0, r) for r in range(lay.acc)]
-        dv_group = lay.dv_of(0, lay.c_row(1, 0)) - lay.dv_of(0, lay.c_row(0, 0))
         columns = self.form.v_dim
-        own: list[tuple[str, Any, str]] = []
+        own: list[Row] = []
         if self.form.own_columns:
             own = [
                 (
@@ -288,11 +315,11 @@ class AttentionEmit(Visitor):
                     "elements of a global access that never straddles its rows' end",
                 ),
             ]
-        rows: list[tuple[str, Any, str]] = [
+        return [
             ("TARGET", f'"{self.hw.gfx}"', ""),
             (
                 "DTYPE, TORCH_DTYPE, ELEM_BYTES",
-                f"fx.{FLYDSL_TYPES[op.dtype]}, torch.{TORCH_TYPES[op.dtype]}, {self.elem_bytes}",
+                f"fx.{FLYDSL_TYPES.get(op.dtype, 'Int8')}, torch.{TORCH_TYPES[op.dtype]}, {self.elem_bytes}",
                 "",
             ),
             (
@@ -326,6 +353,13 @@ class AttentionEmit(Visitor):
             ("KEY", tuple(key), "key of each score register in lane group 0, from the C map"),
             ("KEY_GROUP", key_group, "keys between neighbouring lane groups"),
         ]
+
+    def _image_rows(self) -> list[Row]:
+        """Columns of a lane, and the images of K, V and P in LDS."""
+        op, tiles, lay = self.op, self.tiles, self.layout
+        c_rows = [lay.c_row(0, r) for r in range(lay.acc)]
+        dv_group = lay.dv_of(0, lay.c_row(1, 0)) - lay.dv_of(0, lay.c_row(0, 0))
+        columns, rows = self.form.v_dim, list[Row]()
         if op.variant != "fma":
             rows += [
                 ("C_ROW", tuple(c_rows), "row of each C register in lane group 0"),
@@ -355,7 +389,23 @@ class AttentionEmit(Visitor):
                 ("V_SHARES", "VEC // V_KEYS", "of these blocks side by side in LDS"),
                 ("V_UNITS", "TILE_KV // V_KEYS * V_ROW_UNITS", "blocks of V_KEYS keys x V_COLS columns"),
             ]
-        rows += [
+        return rows
+
+    def _loop_rows(self) -> list[Row]:
+        """What the loop is written with."""
+        op, tiles, lay = self.op, self.tiles, self.layout
+        narrow: list[Row] = []
+        if self.form.narrow:
+            narrow = [
+                ("OPERAND", f"fx.{OPERAND_TYPES[op.dtype]}", "what the bytes are to an MFMA"),
+                ("PEAK", op.peak, "powers of two by which exponentials are raised before they are rounded"),
+            ]
+        if self.form.own_result:
+            kind = op.result
+            narrow.append(("RESULT, TORCH_RESULT", f"fx.{FLYDSL_TYPES[kind]}, torch.{TORCH_TYPES[kind]}", "type of O"))
+            stored = 4 if self.form.split else dtype(kind).bytes
+            narrow.append(("RESULT_BYTES, O_BYTES", f"{stored}, {dtype(kind).bytes}", "of what is stored first, of O"))
+        return [
             ("V_VECTORS", self._v_vectors, "row vectors of V that a thread keeps under way"),
             (
                 "SWIZZLE_CHUNKS, SWIZZLE_ROWS",
@@ -366,19 +416,26 @@ class AttentionEmit(Visitor):
             ("VMEM_READ, TRANS, SHUFFLE, FREE", "0x20, 0x400, 0x80, 0", "loads, powers, permutes, any others"),
             ("PAIR_SLOTS", pair_slots(op, self.hw), "instructions for the exponentials of two scores"),
             ("EARLY_PAIRS", early_pairs(op, tiles), "of them under the first product"),
-            ("HEADROOM", HEADROOM, "powers of two that a score may lie above the running maximum"),
+            ("HEADROOM", op.headroom, "powers of two that a score may lie above the running maximum"),
             ("NEG_INF", f'float("{self.boundary["S"].value}")', "what a key past the end scores"),
+            *narrow,
             ("LOG2_E", "math.log2(math.e)", ""),
             ("MAX_RECORDS", "0xFFFFFFFF", "largest extent of a buffer descriptor, bytes"),
         ]
+
+    def _option_rows(self) -> list[Row]:
+        """What the options add."""
+        op, tiles, lay, rows = self.op, self.tiles, self.layout, list[Row]()
         if self.form.keeps_lse:
             rows.append(("LN_2", "math.log(2.0)", ""))
-        if self.padded or self.form.keeps_lse:
+        if self.padded or self.form.keeps_lse or self.form.own_result:
             rows.append(("OUT_OF_RANGE", -1, "offset past every extent"))
         if op.window:
             rows.append(("WINDOW", op.window, "a query sees keys less than so far from its position"))
         if op.sink:
             rows.append(("SINK", op.sink, "first keys, which the window does not hide"))
+        if self.form.own_result:
+            rows.append(("RESULT_ACCESS", gcd(op.columns, 4), "elements of a store"))
         if self.form.split:
             threads = round_up(op.columns, self.hw.wavefront_size)
             rows += [
@@ -388,7 +445,6 @@ class AttentionEmit(Visitor):
                     "workgroups that share the keys of a query block, unless run() is told others",
                 ),
                 ("MERGE_THREADS", threads, "a column each"),
-                ("PARTIAL_ACCESS", gcd(op.columns, 4), "f32 elements of a store of what a split comes to"),
             ]
         if self.form.small_pages:
             rows.append(("PAGES_LIMIT", 2**32 - 4096, "bytes of a cache whose pages are less than a tile"))
@@ -403,15 +459,7 @@ class AttentionEmit(Visitor):
             rows.append(("HEADS_PER_KV", op.group, "neighbouring heads of Q that share a head of K and V"))
         if op.softmax_scale is not None:
             rows.append(("SCALE", repr(op.scale), "factor of the logits, unless run() is given another"))
-        rows += [
-            ("TOLERANCE", TOLERANCES[op.dtype], "against float64, relative to the row's largest value"),
-            (
-                "OFFSET_LIMIT, LENGTH_LIMIT, GRID_LIMIT",
-                f"2**31, {length_limit(tiles)}, {GRID_LIMIT}",
-                "of tile offsets, lengths, grid y and z",
-            ),
-        ]
-        return constants(rows)
+        return rows
 
 
 def c_row_run(rows: list[int]) -> int:

@@ -12,15 +12,23 @@ __all__ = [
     "matrix_multiply",
     "output_columns",
     "p_image",
-    "partial_offset",
+    "result_offset",
     "row_sum",
     "scalar_product",
     "values",
 ]
 
 
-def matrix_multiply() -> str:
+_OPERAND = '''
+def operand(words, first, count):
+    """`count` consecutive bytes of a fragment of words, as an MFMA takes them."""
+    return words.shuffle(words, list(range(first // 4, (first + count) // 4))).bitcast(DTYPE).ir_value()
+'''
+
+
+def matrix_multiply(narrow: bool) -> str:
     return join(
+        piece(_OPERAND) if narrow else "",
         piece(
             '''
             def part(vector, first, count):
@@ -117,7 +125,7 @@ def read_v(self, fragments, s, d):
     fragments[s, d] = lds_load(self.lds_v, v_place(s * GROUPS + self.group, d * ATOM_M + self.column), VEC)
 
 def multiply_v(self, acc, fragments, p, n, s, d, j):
-    a, b = part(fragments[s, d], j, AB), part(@operand@, j, AB)
+    a, b = @part@(fragments[s, d], j, AB), @part@(@operand@, j, AB)
     acc[n * D_TILES + d] = mma(self.atom, a, b, acc[n * D_TILES + d])
 
 def value_products(self, p, acc):
@@ -155,7 +163,7 @@ def epilogue(self, l, acc):
     rows, row_stride = @rows@, fx.Int32(stride(self.O, 2))
     for n in range(Q_TILES):
         total = row_sum(l[n])
-        inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), fx.Float32(1.0) / total)
+        inverse = (total == fx.Float32(0.0)).select(fx.Float32(0.0), @one@ / total)
         columns = {}
         for d in range(D_TILES):
             for r in range(ACC):
@@ -183,18 +191,21 @@ def store(self, values, rows, row, row_stride, col):
         raw_ptr_buffer_store(part(values, first, width), rows, offset.ir_value(), fx.Int32(0).ir_value())
 '''
 
-_PARTIAL_ROWS = '''
-def partial_rows(self):
-    """This wave's rows of what its split of the keys comes to, f32."""
-    row_stride, entry = stride(self.O, 2), fx.Int64(gpu.block_idx.z)
-    first = entry * stride(self.O, 0) + self.head * stride(self.O, 1) + fx.Int64(self.first_row) * row_stride
-    return resource(address_of(self.O) + first * 4, self.rows * row_stride * 4)
+_RESULT_ROWS = '''
+def result_rows(self):
+    """This wave's rows of what it stores: the extent ends with the last valid row."""
+    row_stride = stride(self.O, 2)
+    first = @entry@ + self.head * stride(self.O, 1) + fx.Int64(self.first_row) * row_stride
+    extent = ((self.rows - 1) * row_stride + @columns@) * RESULT_BYTES
+    return resource(
+        address_of(self.O) + first * RESULT_BYTES, (self.rows > fx.Int64(0)).select(extent, fx.Int64(0))
+    )
 '''
 
-_PARTIAL_OFFSET = '''
-def partial_offset(row, row_stride, col):
-    """Byte offset of (row, col); a column past the last lies past every extent."""
-    return (col < @columns@).select((row * row_stride + col) * 4, fx.Int32(OUT_OF_RANGE))
+_RESULT_OFFSET = '''
+def result_offset(row, row_stride, col):
+    """Byte offset of (row, col) of what is stored; a column past the last lies past every extent."""
+    return (col < @columns@).select((row * row_stride + col) * RESULT_BYTES, fx.Int32(OUT_OF_RANGE))
 '''
 
 _WRITE_P = '''
@@ -299,9 +310,9 @@ def scalar_product(packed: bool) -> str:
     return piece(_FMA_CHUNK).replace("@v_read@", read)
 
 
-def partial_offset(form: Form) -> str:
-    """Where an element of what a split of the keys comes to lies; nothing where the keys are not split."""
-    return fill(piece(_PARTIAL_OFFSET), {"columns": form.v_dim}) if form.split else ""
+def result_offset(form: Form) -> str:
+    """Where an element of what is stored lies, if that is of another type than the inputs."""
+    return fill(piece(_RESULT_OFFSET), {"columns": form.v_dim}) if form.own_result else ""
 
 
 def values(form: Form, packed: bool, padded: bool) -> str:
@@ -313,16 +324,20 @@ def values(form: Form, packed: bool, padded: bool) -> str:
     dim = ", V_DIM" if own_columns and padded else ""
     o = {
         "v_dim": f"{form.v_dim}_PADDED",
+        "one": "self.v_scale" if form.narrow else "fx.Float32(1.0)",
         "to": to,
         "rows": f"self.query_rows(self.O{', V_DIM' if own_columns else ''})",
         "access": "V_ACCESS" if own_columns else "ACCESS",
         "offset": f"element_offset(row, row_stride, col + first{dim})",
     }
-    if form.split:
-        o |= {"rows": "self.partial_rows()", "to": "", "access": "PARTIAL_ACCESS"}
-        o["offset"] = "partial_offset(row, row_stride, col + first)"
+    if form.own_result:
+        o |= {"rows": "self.result_rows()", "to": "" if form.split else ".to(RESULT)", "access": "RESULT_ACCESS"}
+        o["offset"] = "result_offset(row, row_stride, col + first)"
     store = fill(piece(_STORE_PIECES), o)
-    partial = piece(_PARTIAL_ROWS) if form.split else ""
+    entry = "self.batch * stride(self.O, 0)"
+    if form.split or form.op.varlen:
+        entry = "fx.Int64(gpu.block_idx.z) * stride(self.O, 0)" if form.split else "self.q_start * stride(self.O, 2)"
+    rows = fill(piece(_RESULT_ROWS), {"entry": entry, "columns": form.v_dim}) if form.own_result else ""
     write = piece(_WRITE_P).replace("@run@", run)
     if variant == "fma":
         return indent(join(write, piece(_VALUES_FMA), piece(_STORE_FMA), store, blank=1), "    ")
@@ -337,7 +352,10 @@ def values(form: Form, packed: bool, padded: bool) -> str:
     text = fill(_VALUES.strip("\n"), {"how": how, "prepare": prepare, "ready": ready})
     last = "group // D_TILES * VEC + VEC - 1" if packed else "group // (D_TILES // V_COLS)"
     has_operand = fill(_HAS_OPERAND.strip("\n"), {"last": last})
-    products = fill((_PRODUCTS_PACKED if packed else _PRODUCTS_F32).strip("\n"), {"operand": operand})
+    products = fill(
+        (_PRODUCTS_PACKED if packed else _PRODUCTS_F32).strip("\n"),
+        {"operand": operand, "part": "operand" if form.narrow else "part"},
+    )
     read_p = piece(
         '''
         def read_p(self, n, s):
@@ -348,4 +366,4 @@ def values(form: Form, packed: bool, padded: bool) -> str:
     )
     epilogue = fill(piece(_STORE_MFMA), o)
     extra = [write, read_p] if variant == "lds" else [has_operand]
-    return indent(join(*extra, text, products, epilogue, partial, store, blank=1), "    ")
+    return indent(join(*extra, text, products, epilogue, rows, store, blank=1), "    ")

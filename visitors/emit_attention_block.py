@@ -47,9 +47,27 @@ def load(source, row, row_stride, col, count@more@):
 '''
 
 
-def resources(padded: bool, own_columns: bool) -> str:
+_LOAD_BYTES = '''
+def load(source, row, row_stride, col, count@more@):
+    """`count` consecutive bytes of one row as words, in accesses of whole words if the @alignment@ allows it.
+
+    Words, because the compiler gives each byte that outlives a block a register of its own.
+    """
+    width = min(count, @access@)
+    words = width // 4 if width % 4 == 0 else 0
+    kind = Vec.make_type(words, fx.Int32) if words > 1 else T.i32 if words else T.i8
+    offsets = [element_offset(row, row_stride, col + first@passed@) for first in range(0, count, 4 * words or 1)]
+    parts = [rocdl.raw_ptr_buffer_load(kind, source, offset, fx.Int32(0), 0) for offset in offsets]
+    if not words:
+        return Vec.from_elements([DTYPE(x) for x in parts], DTYPE).bitcast(fx.Int32)
+    every = [fx.Int32(x) for part in parts for x in ([Vec(part)[i] for i in range(words)] if words > 1 else [part])]
+    return Vec.from_elements(every, fx.Int32)
+'''
+
+
+def resources(padded: bool, own_columns: bool, narrow: bool) -> str:
     """Buffer descriptors and guarded loads. `padded`: rows are zero-filled up to the atom; `own_columns`: rows of V
-    and O have a length of their own."""
+    and O have a length of their own; `narrow`: elements of 8 bits."""
     names = {"parameter": "", "what": "head dim", "dim": "HEAD_DIM", "more": "", "access": "ACCESS", "passed": ""}
     names["alignment"] = "head dim's alignment"
     if own_columns:
@@ -58,7 +76,7 @@ def resources(padded: bool, own_columns: bool) -> str:
             names |= {"more": ", access=ACCESS, dim=HEAD_DIM", "parameter": ", dim=HEAD_DIM", "what": "row's end"}
             names |= {"dim": "dim", "passed": ", dim"}
     offset = fill(piece(_OFFSET_PADDED), names) if padded else piece(_OFFSET)
-    return join(piece(_RESOURCE), offset, fill(piece(_LOAD), names))
+    return join(piece(_RESOURCE), offset, fill(piece(_LOAD_BYTES if narrow else _LOAD), names))
 
 
 def v_row(padded: bool, own_columns: bool) -> str:
@@ -68,9 +86,11 @@ def v_row(padded: bool, own_columns: bool) -> str:
     return ", V_ACCESS, V_DIM" if padded else ", V_ACCESS"
 
 
-def lds_images(packed: bool, permuted: str, by_column: bool, own_columns: bool) -> str:
+def lds_images(packed: bool, permuted: str, by_column: bool, own_columns: bool, narrow: bool) -> str:
     """Where K and V lie in LDS. `packed`: several keys share a register (16-bit types); `permuted`: K row order,
-    `by_column`: V is read by column number (variant fma); `own_columns`: its rows have a length of their own."""
+    `by_column`: V is read by column number (variant fma); `own_columns`: its rows have a length of their own,
+    `narrow`: elements have 8 bits."""
+    words = ".bitcast(fx.Int32)" if narrow else ""
     v_dim = "V_DIM_PADDED" if own_columns else "HEAD_DIM_PADDED"
     key_row = f'''
         def k_row(key):
@@ -113,10 +133,10 @@ def lds_images(packed: bool, permuted: str, by_column: bool, own_columns: bool) 
         piece(v_place),
         v_position,
         piece(
-            '''
+            f'''
             def lds_load(image, element, count, kind=DTYPE):
-                """`count` consecutive elements of an LDS image."""
-                return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind)))
+                """`count` consecutive elements of an LDS image{", as words" if narrow else ""}."""
+                return Vec(fx.ptr_load(image + fx.Int32(element), Vec.make_type(count, kind))){words}
             '''
         ),
     )
@@ -138,7 +158,7 @@ def load_@name@(source, @rows@, thread):
         row, chunk = unit // @chunks@, unit % @chunks@
         chunks.append(load(source, @row@, chunk * VEC, VEC@of@))
 
-    accesses = VEC // @access@
+    accesses = VEC // @issued@
     units = [thread + i * THREADS for i in range(ceil_div(@units@, THREADS))]
     return chunks, [(VMEM_READ, accesses, accesses, partial(fetch, unit)) for unit in units]
 '''
@@ -167,7 +187,7 @@ def load_v(source, @rows@, thread):
         row, col = unit // V_ROW_UNITS * V_KEYS + key, unit % V_ROW_UNITS * V_COLS
         vectors.append(load(source, @row@, col, V_COLS@of@))
 
-    accesses = ceil_div(V_COLS, @access@)
+    accesses = ceil_div(V_COLS, @issued@)
     units = [thread + i * THREADS for i in range(ceil_div(V_UNITS, THREADS))]
     places = [(unit, key) for unit in units for key in range(V_KEYS)]
     return vectors, [(VMEM_READ, accesses, accesses, partial(fetch, *place)) for place in places]
@@ -178,7 +198,7 @@ def store_v(image, rows, thread):
     """Transposes each block in registers: V_KEYS keys of one dv become one write."""
 
     def write(unit, block, j):
-        values = Vec.from_elements([row[j] for row in block], DTYPE)
+        values = Vec.from_elements([@row_j@ for row in block], DTYPE)
         row, group = unit // V_ROW_UNITS, unit % V_ROW_UNITS
         place = v_place(row // V_SHARES, j * V_ROW_UNITS + group) + row % V_SHARES * V_KEYS
         pointer = image + fx.Int32(place)
@@ -192,11 +212,14 @@ def store_v(image, rows, thread):
 '''
 
 
-def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool, of_v: str, own_columns: bool, paged: bool) -> str:
+def cooperative_loads(
+    packed: bool, k_divides: bool, v_divides: bool, of_v: str, own_columns: bool, paged: bool, narrow: bool
+) -> str:
     """Loads of one K and one V tile by all threads of the workgroup, and the stores to LDS.
 
     `k_divides`, `v_divides`: the units divide evenly over the threads, so no store needs a predicate. `of_v`: see
-    v_row. `paged`: rows are found by a function, not by a stride.
+    v_row. `paged`: rows are found by a function, not by a stride. `narrow`: elements of 8 bits, loaded as words or one
+    by one.
     """
     rows = (
         {"rows": "place", "row": "place(row), fx.Int32(1)"}
@@ -204,18 +227,21 @@ def cooperative_loads(packed: bool, k_divides: bool, v_divides: bool, of_v: str,
         else {"rows": "row_stride", "row": "row, row_stride"}
     )
 
-    def store(units: str, divides: bool) -> str:
-        if divides:
-            return "fx.ptr_store(values.ir_value(), pointer)"
-        return f"store_if(unit < {units}, values.ir_value(), pointer)"
+    def store(units: str, divides: bool, words: bool = narrow) -> str:
+        values = "values.bitcast(DTYPE).ir_value()" if words else "values.ir_value()"
+        return f"fx.ptr_store({values}, pointer)" if divides else f"store_if(unit < {units}, {values}, pointer)"
 
-    k = {"name": "k", "tile": "K", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "access": "ACCESS", "of": ""}
+    def issued(access: str) -> dict[str, str]:
+        return {"access": access, "issued": f"({access} if {access} % 4 == 0 else 1)" if narrow else access}
+
+    k = {"name": "k", "tile": "K", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "of": "", **issued("ACCESS")}
     k |= {"place": "k_place(k_row(unit // ROW_CHUNKS), unit % ROW_CHUNKS)", "store": store("K_UNITS", k_divides)}
-    v = {"name": "v", "tile": "V", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "access": "ACCESS", "of": of_v}
+    v = {"name": "v", "tile": "V", "chunks": "ROW_CHUNKS", "units": "K_UNITS", "of": of_v, **issued("ACCESS")}
     if own_columns:
-        v |= {"chunks": "V_ROW_CHUNKS", "units": "V_UNITS", "access": "V_ACCESS"}
+        v |= {"chunks": "V_ROW_CHUNKS", "units": "V_UNITS", **issued("V_ACCESS")}
     v["place"] = fill("v_place(unit // @chunks@, unit % @chunks@ * VEC)", v)
-    v["store"] = store("V_UNITS" if packed else v["units"], v_divides)
+    v["store"] = store("V_UNITS" if packed else v["units"], v_divides, words=False)
+    v["row_j"] = "row.bitcast(DTYPE)[j]" if narrow else "row[j]"
     load_v = _LOAD_BLOCKS if packed else _LOAD_CHUNKS if own_columns else _LOAD_V_LIKE_K
     return join(
         "" if k_divides and v_divides else piece(_STORE_IF),

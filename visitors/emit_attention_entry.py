@@ -93,7 +93,7 @@ def functions(form: Form) -> str:
     """Functions that read numbers of entries."""
     some = form.op.key_lengths or form.op.varlen or form.op.page
     return join(
-        piece(_ADDRESS) if some or form.split else "",
+        piece(_ADDRESS) if some or form.own_result else "",
         piece(_NUMBER) if some else "",
         piece(_STRETCH) if form.op.varlen else "",
     )

@@ -20,6 +20,16 @@ class Form:
     tiles: AttentionTiles
 
     @property
+    def narrow(self) -> bool:
+        """8-bit inputs, which the kernel moves as bytes; O has another type."""
+        return self.op.elem_bytes == 1
+
+    @property
+    def own_result(self) -> bool:
+        """Whether the first kernel stores rows of another type than that of the inputs."""
+        return self.split or self.narrow
+
+    @property
     def split(self) -> bool:
         """Whether the keys are split over workgroups, whose results a second kernel merges."""
         return self.tiles.splits > 1
@@ -32,7 +42,7 @@ class Form:
     @property
     def has_options(self) -> bool:
         """Whether the host side is that of a kernel with options."""
-        return self.split or any(getattr(self.op, name) for name in OPTIONS)
+        return self.own_result or any(getattr(self.op, name) for name in OPTIONS)
 
     @property
     def small_pages(self) -> bool:

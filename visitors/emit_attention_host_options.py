@@ -38,13 +38,13 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     Raises ValueError on anything else.
     @more@
     """
-    out = q.new_empty((*q.shape[:-1], @v_dim@)) if out is None else out
+    out = q.new_empty((*q.shape[:-1], @v_dim@)@of_result@) if out is None else out
     q, k, v, result = @views@
     @counting@
     check(q, k, v, result@counted@)
     @checks@
     target = result if loadable(result) else torch.empty_like(result, memory_format=torch.contiguous_format)
-    q, k, v = (t if loadable(t) else t.contiguous() for t in (q, k, v))
+    q, k, v = (@bytes@ for t in (q, k, v))
     heads, L_q = q.shape[1:3]
     stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
     @workspace@
@@ -59,8 +59,8 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
 _CHECK = '''
 def check(q, k, v, out@counted@):
     """ValueError unless the tensors, as [batch, heads, L, d], describe one attention problem of this kernel."""
-    if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
-        raise ValueError(f"q, k, v and out must be @dims@ {TORCH_DTYPE} tensors")
+    if any(t.dim() != 4 for t in (q, k, v, out)) or [t.dtype for t in (q, k, v, out)] != [TORCH_DTYPE] * 3 + [@result@]:
+        raise ValueError(f"q, k and v must be @dims@ {TORCH_DTYPE} tensors, out one of {@result@}")
     entries, heads, L_q, d = q.shape
     if (d, v.shape[3]) != (HEAD_DIM, @v_dim@):
         raise ValueError(f"head dims {d} and {v.shape[3]}: this kernel is built for {HEAD_DIM} and {@v_dim@}")
@@ -85,13 +85,13 @@ def loadable(tensor):
     """Whether the kernel can address the tensor in place: unit stride along d, rows aligned for one access, and a
     tile of rows within 31-bit byte offsets."""
     rows, columns = max(TILE_Q, TILE_KV), tensor.shape[3]
-    access = math.gcd(columns, VEC)
+    access = math.gcd(columns, 16 // tensor.element_size())
     return (
         tensor.stride(3) == 1
         and tensor.stride(2) >= columns
-        and rows * tensor.stride(2) * ELEM_BYTES < OFFSET_LIMIT
+        and rows * tensor.stride(2) * tensor.element_size() < OFFSET_LIMIT
         and all(tensor.stride(i) % access == 0 for i in range(3))
-        and tensor.data_ptr() % (access * ELEM_BYTES) == 0
+        and tensor.data_ptr() % (access * tensor.element_size()) == 0
     )
 '''
 
@@ -219,6 +219,7 @@ def _run_text(form: Form) -> dict[str, str]:
     op = form.op
     inputs = _inputs(op)
     numbers = [*(["scale=SCALE"] if op.softmax_scale is not None else []), *(["cap=CAP"] if op.softcap else [])]
+    numbers += ["q_scale=1.0, k_scale=1.0, v_scale=1.0"] if form.narrow else []
     numbers += [*(["splits=SPLITS"] if form.split else []), *(["most_rows=None"] if op.varlen else [])]
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
     checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
@@ -235,8 +236,10 @@ def _run_text(form: Form) -> dict[str, str]:
     tensors += [name for name in ("bias", "slopes") if name in inputs]
     tensors += ["target", *([shown] if op.lse else [])] if form.split else []
     sizes = ["L_q", "L_kv", *(["most_rows"] if op.varlen else []), "heads", "batch"]
-    sizes += ["scale" if op.softmax_scale is not None else "1.0 / math.sqrt(HEAD_DIM)"]
-    sizes += [*(["cap"] if op.softcap else []), *(["splits"] if form.split else [])]
+    scale = "scale" if op.softmax_scale is not None else "1.0 / math.sqrt(HEAD_DIM)"
+    sizes += [f"{scale} * q_scale * k_scale" if form.narrow else scale]
+    sizes += [*(["cap"] if op.softcap else []), *(["v_scale"] if form.narrow else [])]
+    sizes += ["splits"] if form.split else []
     return {
         "inputs": "".join(f"{name}, " for name in inputs),
         "lse": "lse=None, " if op.lse else "",
@@ -249,6 +252,8 @@ def _run_text(form: Form) -> dict[str, str]:
         "views": _views(op),
         "counting": f"batch = {batch}\n{kv}",
         "counted": ", batch",
+        "of_result": ", dtype=TORCH_RESULT" if form.narrow else "",
+        "bytes": f"(t if loadable(t) else t.contiguous()){'.view(torch.int8)' if form.narrow else ''}",
         "checks": "\n".join(piece(check) for check in checks),
         "workspace": "\n".join(piece(part) for part in workspace),
         "passed": ",\n".join([", ".join(tensors), ", ".join(sizes), "fx.Stream(stream),"]),
@@ -310,6 +315,10 @@ def _more_words(form: Form) -> list[str]:
     lines = []
     if form.op.varlen:
         lines.append("most_rows is the most queries of an entry; found out from cu_q, on the host, when None.")
+    if form.narrow:
+        lines.append(
+            "q_scale, k_scale and v_scale are the factors that q, k and v were divided by: of the whole tensor."
+        )
     if form.split:
         lines.append("The keys are shared by `splits` workgroups for each block of queries; a second kernel merges.")
     return lines
@@ -371,6 +380,7 @@ def _check_text(form: Form) -> dict[str, str]:
     op = form.op
     kv_heads = "heads // HEADS_PER_KV" if op.group > 1 else "heads"
     return {
+        "result": "TORCH_RESULT" if form.narrow else "TORCH_DTYPE",
         "dims": "3-D" if op.varlen else "4-D",
         "from_": "1" if op.page else "0",
         "kv_heads": f"({kv_heads},)" if op.page else f"(entries, {kv_heads})",
@@ -476,8 +486,9 @@ def _compiled(form: Form) -> str:
     lines = [
         f'given = example("cpu", 2, {"2 * PAGE" if op.page else 2}, {heads}, 2)',
         'q, k, v = given["q"], given["k"], given["v"]',
-        f"out = q.new_empty((*q.shape[:-1], {form.v_dim}))",
+        f"out = q.new_empty((*q.shape[:-1], {form.v_dim}){', dtype=TORCH_RESULT' if form.narrow else ''})",
         f"q, k, v, target = {_views(op)}",
+        *(["q, k, v = (t.view(torch.int8) for t in (q, k, v))"] if form.narrow else []),
     ]
     results = ["target"]
     if form.split:
@@ -492,6 +503,6 @@ def _compiled(form: Form) -> str:
     tensors = ["q", "k", "v", *results, *(f'given["{name}"]' for name in order)]
     tensors += ["target", *(["lse"] if op.lse else [])] if form.split else []
     sizes = ["2", "2", *(["2"] if op.varlen else []), heads, "2", "1.0", *(["1.0"] if op.softcap else [])]
-    sizes += ["2"] if form.split else []
+    sizes += [*(["1.0"] if form.narrow else []), *(["2"] if form.split else [])]
     lines.append(f"launch({', '.join([*tensors, *sizes])})")
     return "\n".join(lines)

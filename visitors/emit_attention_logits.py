@@ -72,8 +72,8 @@ def tensors(form: Form) -> tuple[str, ...]:
 
 
 def numbers(form: Form) -> tuple[str, ...]:
-    """Numbers that logits are made with."""
-    return ("cap",) if form.op.softcap is not None else ()
+    """Numbers beside the scale: the cap of the logits, the scale of 8-bit values."""
+    return (*(("cap",) if form.op.softcap is not None else ()), *(("v_scale",) if form.narrow else ()))
 
 
 def functions(form: Form) -> str:
@@ -110,9 +110,11 @@ def methods(form: Form) -> str:
 def steps(form: Form) -> dict[str, str]:
     """Lines of the pipeline: loads of the bias under the first product, logits ahead of their maxima."""
     maxima = "others = loads + spread(exponentials[EARLY_PAIRS:] + self.maxima(later, top), writes)"
+    values = ["self.v_scale = v_scale"] if form.narrow else []
     texts = dict.fromkeys(("first_bias", "first_bias_loads", "first_logits", "next_bias"), "")
     if not form.op.has_logits:
-        return {**texts, "softmax": maxima, "factors": "self.log2_scale = scale * LOG2_E"}
+        factors = ["self.log2_scale = scale * LOG2_E", *values]
+        return {**texts, "softmax": maxima, "factors": "\n".join(factors)}
     first, later = (
         ", ".join([*([tile] if form.op.alibi else []), *(["bias"] if form.op.bias else [])])
         for tile in ("fx.Int32(0)", "tile + 1")
@@ -128,6 +130,7 @@ def steps(form: Form) -> dict[str, str]:
         factors.append("self.cap, self.steepness = cap, (2.0 * LOG2_E) / cap")
     if form.op.alibi:
         factors.append("self.slope, self.L_q = slope_of(SLOPES, self.head), L_q")
+    factors += values
     factors += ["self.BIAS = BIAS"] if form.op.bias else []
     first, later = (f", {text}" if text else "" for text in (first, later))
     softmax = f"softmax = self.logits(later{later}) + self.maxima(later, top)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .emit_text import join, piece
+from .emit_text import fill, join, piece
 
 __all__ = ["softmax"]
 
@@ -25,6 +25,18 @@ _ROUNDED = {
 def rounded(values):
     """f32 to the input type, nearest even."""
     return Vec.from_elements(values, fx.Float32).to(DTYPE)
+''',
+    "bytes": '''
+def rounded(values):
+    """f32 to 8 bits, nearest even, four to a word."""
+    words = []
+    for i in range(0, len(values), 4):
+        word = fx.Int32(0)
+        for half in range(2):
+            low, high = (x.ir_value() for x in values[i + 2 * half : i + 2 * half + 2])
+            word = fx.Int32(rocdl.cvt_pk_fp8_f32(T.i32, low, high, word.ir_value(), bool(half)))
+        words.append(word)
+    return Vec.from_elements(words, fx.Int32)
 ''',
     "bits": '''
 def rounded(values):
@@ -80,13 +92,14 @@ _POWERS = '''
 def powers(tile, r, shift, log2_scale):
     """2^((s - m) c) of two scores. They are shifted before they are scaled: rounding m c first would leave a residue
     at the maximum that grows with the logits."""
-    scaled = (tile.shuffle(tile, [r, r + 1]) - shift) * log2_scale
+    scaled = (tile.shuffle(tile, [r, r + 1]) - shift) * log2_scale@peak@
     return [exp2(fx.Float32(scaled[i])) for i in range(2)]
 '''
 
 
 def softmax(convert: str, mask: str, lse: bool) -> str:
-    """Functions of the softmax. `convert`: how P is rounded, "none", "round" or "bits" (bf16 by hand); `mask`: its
-    functions; `lse`: sums are a result."""
-    before, after = (_ACROSS, _EXP2, _ROUNDED[convert]), (_LARGER, _FINITE, _RESCALED_STATE, _RAISED, _POWERS)
-    return join(*map(piece, before), mask, *map(piece, after), piece(_LOG2) if lse else "")
+    """Functions of the softmax. `convert`: how P is rounded, "none", "round", "bits" (bf16 by hand) or "bytes"; `mask`:
+    its functions; `lse`: sums are a result."""
+    before, after = (_ACROSS, _EXP2, _ROUNDED[convert]), (_LARGER, _FINITE, _RESCALED_STATE, _RAISED)
+    powers = fill(piece(_POWERS), {"peak": " + PEAK" if convert == "bytes" else ""})
+    return join(*map(piece, before), mask, *map(piece, after), powers, piece(_LOG2) if lse else "")

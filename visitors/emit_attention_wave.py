@@ -36,7 +36,7 @@ class Wave:
         self.L_kv = L_kv
         @tiles@
         @factors@
-        self.atom = fx.make_mma_atom(rocdl.MFMA(ATOM_M, ATOM_N, ATOM_K, DTYPE))
+        self.atom = fx.make_mma_atom(rocdl.MFMA(ATOM_M, ATOM_N, ATOM_K, @operand@))
         self.O = O
         self.Q = Q
         self.K, self.V = self.head_of(K@kv@), self.head_of(V@kv@)
@@ -129,7 +129,7 @@ class Wave:
         fragments[t, s] = lds_load(self.lds_k, k_place(t * ATOM_M + self.column, s * GROUPS + self.group), VEC)
 
     def multiply_k(self, scores, fragments, n, t, s, j):
-        a, b = part(fragments[t, s], j, AB), part(self.q[n][s], j, AB)
+        a, b = @part@(fragments[t, s], j, AB), @part@(self.q[n][s], j, AB)
         scores[n][t] = mma(self.atom, a, b, scores[n][t])
 
     def score_products(self, scores):
@@ -228,7 +228,7 @@ def store_lse(self, lse, m, l):
     first = @lse_entry@ + self.head * stride(lse, 1) + fx.Int64(self.first_row)
     rows = resource(fx.Int64(fx.ptrtoint(fx.get_iter(lse))) + first * 4, self.rows * 4)
     for n in range(Q_TILES):
-        value = (finite(m[n]) * self.log2_scale + log2(row_sum(l[n]))) * LN_2
+        value = (finite(m[n]) * self.log2_scale + log2(row_sum(l[n]))@peak@) * LN_2
         value = (m[n] == fx.Float32(-NEG_INF)).select(m[n], value)
         place = (self.group == fx.Int32(0)).select((n * ATOM_N + self.column) * 4, fx.Int32(OUT_OF_RANGE))
         raw_ptr_buffer_store(value.ir_value(), rows, place.ir_value(), fx.Int32(0).ir_value())
@@ -241,7 +241,9 @@ def wave(form: Form, narrow: bool, values: str, carried: str) -> str:
     extra = [
         mask.methods(form),
         logits.methods(form),
-        fill(piece(_STORE_LSE), entry.place(form)) if form.keeps_lse else "",
+        fill(piece(_STORE_LSE), {**entry.place(form), "peak": " - PEAK" if form.narrow else ""})
+        if form.keeps_lse
+        else "",
     ]
     body = fill(
         piece(_WAVE),
@@ -250,6 +252,8 @@ def wave(form: Form, narrow: bool, values: str, carried: str) -> str:
             "narrow": piece(_NARROW) if narrow else "",
             "kept": "m, " if form.keeps_lse else "",
             "head": "head" if form.op.group > 1 else "self.head",
+            "operand": "OPERAND" if form.narrow else "DTYPE",
+            "part": "operand" if form.narrow else "part",
             "images": piece(_IMAGES if not form.own_columns else _IMAGES_OF_BOTH),
             **entry.place(form),
             **entry.tile(form),
@@ -320,9 +324,9 @@ def merge_kernel(
     total, out = fx.Float32(total), fx.Float32(out)
     out = (total == fx.Float32(0.0)).select(fx.Float32(0.0), out / total)
     place = batch * stride(O, 0) + head * stride(O, 1) + row * stride(O, 2)
-    target = resource(address_of(O) + place * ELEM_BYTES, fx.Int64(@v_dim@ * ELEM_BYTES))
+    target = resource(address_of(O) + place * O_BYTES, fx.Int64(@v_dim@ * O_BYTES))
     value = Vec.from_elements([out], fx.Float32)@to@
-    raw_ptr_buffer_store(value[0].ir_value(), target, (column * ELEM_BYTES).ir_value(), fx.Int32(0).ir_value())
+    raw_ptr_buffer_store(value[0].ir_value(), target, (column * O_BYTES).ir_value(), fx.Int32(0).ir_value())
     @store_lse@
 
 
@@ -344,13 +348,12 @@ def merge(form: Form) -> str:
     """The kernel that puts the results of all splits together; nothing where the keys are not split."""
     if not form.split:
         return ""
-    packed = form.op.elem_bytes < 4
     return fill(
         piece(_MERGE),
         {
             "lse_parameter": " LSE: fx.Tensor," if form.op.lse else "",
             "v_dim": form.v_dim,
-            "to": ".to(DTYPE)" if packed else "",
+            "to": "" if form.op.result == "f32" else ".to(RESULT)",
             "store_lse": piece(_MERGE_LSE) if form.op.lse else "",
         },
     )

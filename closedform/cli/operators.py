@@ -234,7 +234,7 @@ def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
         L_kv=length if keys is None else keys,
         **{name: values.pop(name) for name in names if name != "bshd"},
         bshd=layout == "BSHD",
-        dtype=dtype_from(values.pop("dtype")),
+        dtype=hw.resolve_dtype(dtype_from(values.pop("dtype"))).name,
     )
 
 
