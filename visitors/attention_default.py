@@ -18,11 +18,10 @@ from closedform.hw.occupancy import Budget, lds_share_bytes, register_budget, wo
 from closedform.operators.attention import Attention, AttentionTiles, chain_layout
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.node import check_extent
-from closedform.operators.view import Window
 
 from .attention_atom import alignment, choose_atom, narrow_atom
 from .attention_formulas import DEFAULT, GRID
-from .attention_grid import grid_clocks, grid_verdict, split_count
+from .attention_grid import GRID_LIMIT, SPLIT_STEPS, grid_clocks, grid_verdict, longest_steps, split_count
 from .attention_registers import (
     StepShape,
     bounds_registers,
@@ -288,7 +287,6 @@ class _Model:
     def _splits(self, tiles: AttentionTiles, resident: int) -> int:
         """Workgroups that share the keys of a query block: those that fill the device where the queries are few."""
         op = self.op
-        steps = op.visibility.count(Window(0, tiles.block_q, min(op.L_q, tiles.block_q)), tiles.tile_kv)
         if self.fixed.splits is not None:
             if self.fixed.splits > 1 and (op.varlen or op.variant != "chained"):
                 raise BadInput(f"splits={self.fixed.splits} is not offered with varlen or the variants of the paper")
@@ -297,7 +295,11 @@ class _Model:
             return 1
         blocks = ceil_div(op.L_q, tiles.block_q) * op.heads * op.batch
         slots = self.hw.num_cus * resident
-        return split_count(blocks, slots, steps) if blocks < self.hw.num_cus else 1
+        return split_count(blocks, slots, self._most_splits(tiles)) if blocks < self.hw.num_cus else 1
+
+    def _most_splits(self, tiles: AttentionTiles) -> int:
+        """Splits that leave each enough steps to pay for the merge, and that one launch covers."""
+        return max(1, min(longest_steps(self.op, tiles) // SPLIT_STEPS, GRID_LIMIT // self.op.batch))
 
     # --- (5) compute units --------------------------------------------------------------------------------------------
 
@@ -348,6 +350,14 @@ class _Model:
         }
         binding = "cus" if note else min(candidates, key=lambda name: candidates[name])
         blocks = GRID.blocks(L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch)
+        split = None
+        if tiles.splits > 1:
+            slots = hw.num_cus * c.grid.workgroups_per_cu
+            split = GRID.splits(rounds=c.grid.rounds, slots=slots, blocks=blocks.value, most=self._most_splits(tiles))
+            split = split if split.value == tiles.splits else None  # fixed by the caller
+            blocks = GRID.split_blocks(
+                L_q=op.L_q, block_q=tiles.block_q, heads=op.heads, batch=op.batch, splits=tiles.splits
+            )
         tile_kv = DEFAULT.tile_kv(
             lds_limit=candidates["lds"],
             register_limit=candidates["registers"],
@@ -370,14 +380,17 @@ class _Model:
             DEFAULT.lds(
                 t_KV=tiles.tile_kv, **widths, elem_bytes=self.elem_bytes, p_rows=p_rows, p_bytes=op.p_lds_bytes
             ),
+            *([split] if split is not None else []),
             blocks.binding() if binding == "cus" else blocks,
             GRID.rounds(blocks=c.grid.blocks, num_cus=hw.num_cus, workgroups_per_cu=c.grid.workgroups_per_cu),
         )
         reason = self.atom_reason if tiles.atom == self.atom else f"t_Q={tiles.tile_q} fills no wider atom"
         notes = [f"atom {tiles.atom.instruction}: {reason}"] + ([note] if note else [])
+        if op.page:
+            notes.append(_page_note(op, tiles))
         if not c.grid.fills_device:
             splits = hw.num_cus // c.grid.blocks
-            more = f", and so would splitting the keys {splits} ways" if splits > 1 else ""
+            more = f", and so would splitting the keys {splits} ways (--splits {splits})" if splits > 1 else ""
             notes.append(f"{c.grid.verdict}; more heads or batch entries would fill it{more}")
         resources = predicted_resources(hw, c.shape, c.lds_bytes, tiles.waves_per_simd)
         limits = {"tile_q_max": row_limit.value, "tile_kv_max": min(lds_limit.value, register_limit.value)}
@@ -392,6 +405,16 @@ class _Model:
         binding = {"LDS": "lds", "work-items": "cus", "wave slots": "cus"}.get(closest.resource, "registers")
         steps = (self.lds_need.binding(),) if binding == "lds" and self.lds_need is not None else ()
         return Derivation(self.op, self.hw, "default", None, binding, steps, None, None, closest)
+
+
+def _page_note(op: Attention, tiles: AttentionTiles) -> str:
+    """How the pages of K and V lie to the steps."""
+    if op.page % tiles.tile_kv == 0:
+        return f"a step's {tiles.tile_kv} keys lie within one page of {op.page}: a number of the table for each step"
+    return (
+        f"a step's {tiles.tile_kv} keys lie in several pages of {op.page}: a number of the table for each row, and a "
+        "cache below 4 GiB"
+    )
 
 
 def _time_key(c: _Candidate) -> tuple[float, int, int]:

@@ -120,6 +120,20 @@ class GRID:
         f"{PAPER_TEXT}, section 4 (CU count)",
         lambda L_q, block_q, heads, batch: ceil_div(L_q, block_q) * heads * batch,
     )
+    splits = Formula(
+        "splits",
+        "workgroups that share the keys of a query block: as many as fill whole rounds, each with steps enough",
+        "workgroups",
+        OWN,
+        lambda rounds, slots, blocks, most: minimum(rounds * slots // blocks, most),
+    )
+    split_blocks = Formula(
+        "blocks",
+        "workgroups: query blocks x heads x batch x splits of the keys",
+        "workgroups",
+        f"{PAPER_TEXT}, section 4 (CU count), with the keys split",
+        lambda L_q, block_q, heads, batch, splits: ceil_div(L_q, block_q) * heads * batch * splits,
+    )
     rounds = Formula(
         "rounds",
         "times that the device is filled",

@@ -10,10 +10,12 @@ from .attention_formulas import GRID
 from .derivation import GridVerdict
 from .formula import ceil_div
 
-__all__ = ["grid_clocks", "grid_verdict", "longest_steps", "split_count"]
+__all__ = ["GRID_LIMIT", "SPLIT_STEPS", "grid_clocks", "grid_verdict", "longest_steps", "split_count"]
 
 #: Percent of the slots that a split of the keys must use.
 SLOTS_USED = 90
+#: Workgroups along y and z of a HIP grid.
+GRID_LIMIT = 65535
 #: Steps of a split at the least: reading and merging the results of a split takes about as long as one step.
 SPLIT_STEPS = 4
 
@@ -60,20 +62,19 @@ def longest_steps(op: Attention, tiles: AttentionTiles) -> int:
     return max(op.visibility.count(last, tiles.tile_kv), 1)
 
 
-def split_count(blocks: int, slots: int, steps: int) -> int:
+def split_count(blocks: int, slots: int, most: int) -> int:
     """Workgroups that share the keys of each of `blocks`, so that they fill `slots` in whole rounds.
 
-    The fewest rounds r for which floor(r slots / blocks) splits use at least SLOTS_USED of the slots, but no more
-    splits than leave each SPLIT_STEPS steps, which pay for the merge. Some r up to 1 / (1 - SLOTS_USED) does.
+    The fewest rounds r for which floor(r slots / blocks) splits use at least SLOTS_USED of the slots, but no more than
+    `most`. Some r up to 1 / (1 - SLOTS_USED) does.
 
-    >>> split_count(32, 304, 2048), split_count(48, 104, 2048), split_count(32, 304, 12)
+    >>> split_count(32, 304, 512), split_count(48, 104, 512), split_count(32, 304, 3)
     (9, 13, 3)
     """
-    steps //= SPLIT_STEPS
     for rounds in range(1, ceil_div(blocks, slots) + ceil_div(100, 100 - SLOTS_USED) + 1):
         splits = rounds * slots // blocks
-        if splits >= steps:
-            return max(steps, 1)
+        if splits >= most:
+            return most
         if 100 * blocks * splits >= SLOTS_USED * rounds * slots:
             break
     return max(splits, 1)

@@ -28,6 +28,7 @@ from . import emit_attention_mask as mask_text
 from . import emit_attention_schedule as schedule_text
 from . import emit_attention_softmax as softmax_text
 from . import emit_attention_wave as wave_text
+from .attention_grid import GRID_LIMIT
 from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
 from .emit_attention_form import Form
@@ -72,8 +73,7 @@ from flydsl.expr.typing import Vector as Vec
 """
 
 
-#: Workgroups along y and z of a HIP grid, and work-items along x.
-GRID_LIMIT = 65535
+#: Work-items along x of a HIP grid.
 WORK_ITEMS_LIMIT = 2**32
 
 

@@ -47,7 +47,7 @@ class Form:
     @property
     def small_pages(self) -> bool:
         """Whether the keys of a tile lie in several pages."""
-        return 0 < self.op.page < self.tiles.tile_kv
+        return self.op.page > 0 and self.op.page % self.tiles.tile_kv > 0
 
     @property
     def is_numbered(self) -> bool:

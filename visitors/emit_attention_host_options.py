@@ -222,7 +222,8 @@ def _run_text(form: Form) -> dict[str, str]:
     numbers += ["q_scale=1.0, k_scale=1.0, v_scale=1.0"] if form.narrow else []
     numbers += [*(["splits=SPLITS"] if form.split else []), *(["most_rows=None"] if op.varlen else [])]
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
-    checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
+    small = [_SMALL_PAGES] if form.small_pages else []
+    checks = [_CHECKS[name] for name in inputs] + small + [_CHECKS["scale"]] * (op.softmax_scale is not None)
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
     kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[1] * PAGE")[op.page > 0]
     workspace = [_WORKSPACE] if form.split else []
@@ -366,6 +367,10 @@ _CHECKS = {
         raise ValueError(f"splits {splits}: with a batch of {batch} at least 1 and at most {GRID_LIMIT // batch}")
     """,
 }
+_SMALL_PAGES = """
+if max(t.shape[0] * t.stride(0) * t.element_size() for t in (k, v)) > PAGES_LIMIT:
+    raise ValueError(f"pages of less than a tile, {TILE_KV} keys, are found within {PAGES_LIMIT} bytes of a cache")
+"""
 _LSE = """
 lse = torch.empty(@shape@, dtype=torch.float32, device=q.device) if lse is None else lse
 require("lse", lse, tuple(@shape@), torch.float32, q.device)
