@@ -135,9 +135,11 @@ def compile_only():
 
 
 def max_error(got, want):
-    """Largest error relative to the largest magnitude of the row."""
-    scale = want.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    return ((got.double() - want).abs() / scale).max().item() if want.numel() else 0.0
+    """Largest error relative to the largest finite magnitude of the row; infinite where only one is not finite."""
+    scale = want.nan_to_num(0.0, 0.0, 0.0).abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    same = (got == want) | (got.isnan() & want.isnan())
+    error = ((got.double() - want).abs() / scale).nan_to_num(math.inf, math.inf).masked_fill(same, 0.0)
+    return error.max().item() if want.numel() else 0.0
 
 
 def main():
