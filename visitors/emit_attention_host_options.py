@@ -39,6 +39,8 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     @more@
     """
     out = q.new_empty((*q.shape[:-1], @v_dim@)) if out is None else out
+    if any(t.dim() != @rank@ for t in (q, k, v, out)):
+        raise ValueError(f"q, k, v and out must be @rank@-D: {[tuple(t.shape) for t in (q, k, v, out)]}")
     q, k, v, result = @views@
     @counting@
     check(q, k, v, result@counted@)
@@ -59,15 +61,15 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
 _CHECK = '''
 def check(q, k, v, out@counted@):
     """ValueError unless the tensors, as [batch, heads, L, d], describe one attention problem of this kernel."""
-    if any(t.dim() != 4 or t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
-        raise ValueError(f"q, k, v and out must be @dims@ {TORCH_DTYPE} tensors")
+    if any(t.dtype != TORCH_DTYPE for t in (q, k, v, out)):
+        raise ValueError(f"q, k, v and out must be {TORCH_DTYPE} tensors: {[t.dtype for t in (q, k, v, out)]}")
     entries, heads, L_q, d = q.shape
     if (d, v.shape[3]) != (HEAD_DIM, @v_dim@):
         raise ValueError(f"head dims {d} and {v.shape[3]}: this kernel is built for {HEAD_DIM} and {@v_dim@}")
     shapes = (k.shape[:3], k.shape[@from_@:2], k.shape[3], out.shape)
     if shapes != (v.shape[:3], @kv_heads@, d, (*q.shape[:3], @v_dim@)):
         raise ValueError(f"shapes do not agree: q {q.shape}, k {k.shape}, v {v.shape}, out {out.shape}@sharing@")
-    if min(entries, heads, L_q) < 1 or max(heads, @batch@@splits@) > GRID_LIMIT:
+    if min(batch, heads, L_q) < 1 or max(heads, @batch@@splits@) > GRID_LIMIT:
         raise ValueError(f"batch@times@ and heads must be 1 to {GRID_LIMIT} and L_q at least 1: q {q.shape}")
     if max(L_q, k.shape[2]) > LENGTH_LIMIT:
         raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
@@ -78,7 +80,8 @@ def check(q, k, v, out@counted@):
 def require(name, tensor, shape, dtype, device):
     """ValueError unless an argument is a contiguous tensor of that shape and type on that device."""
     if (tuple(tensor.shape), tensor.dtype, tensor.device) != (shape, dtype, device) or not tensor.is_contiguous():
-        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {tuple(tensor.shape)}")
+        got = f"{tensor.dtype} {tuple(tensor.shape)} of strides {tensor.stride()} on {tensor.device}"
+        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {got}")
 
 
 def loadable(tensor):
@@ -225,7 +228,7 @@ def _run_text(form: Form) -> dict[str, str]:
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
     checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
-    kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[1] * PAGE")[op.page > 0]
+    kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[-1] * PAGE")[op.page > 0]
     workspace = [_WORKSPACE] if form.split else []
     if op.lse:
         shown = "lse[None]" if op.varlen else "lse"
@@ -248,6 +251,7 @@ def _run_text(form: Form) -> dict[str, str]:
         "and_lse": " and the log-sum-exp of each query's logits, f32" if op.lse else "",
         "more": "\n".join(_more_words(form)),
         "v_dim": form.v_dim,
+        "rank": "3" if op.varlen else "4",
         "views": _views(op),
         "counting": f"batch = {batch}\n{kv}",
         "counted": ", batch",
@@ -373,7 +377,6 @@ def _check_text(form: Form) -> dict[str, str]:
     op = form.op
     kv_heads = "heads // HEADS_PER_KV" if op.group > 1 else "heads"
     return {
-        "dims": "3-D" if op.varlen else "4-D",
         "from_": "1" if op.page else "0",
         "kv_heads": f"({kv_heads},)" if op.page else f"(entries, {kv_heads})",
         "sharing": "; HEADS_PER_KV = {HEADS_PER_KV} heads of q share one of k and v" if op.group > 1 else "",
