@@ -343,7 +343,10 @@ _CHECKS = {
     "bias": """
     if bias.dtype != torch.float32 or bias.device != q.device:
         raise ValueError(f"bias must be a torch.float32 tensor on {q.device}, not {bias.dtype} on {bias.device}")
-    bias = bias.expand(batch, q.shape[1], q.shape[2], L_kv)
+    shape = (batch, q.shape[1], q.shape[2], L_kv)
+    if bias.dim() > 4 or any(n not in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1])):
+        raise ValueError(f"bias {tuple(bias.shape)} does not broadcast to {shape}")
+    bias = bias.expand(shape)
     if bias.stride(3) != 1 or TILE_Q * bias.stride(2) * 4 >= OFFSET_LIMIT:
         bias = bias.contiguous()
     """,
