@@ -227,6 +227,7 @@ def _run_text(form: Form) -> dict[str, str]:
     numbers += [*(["splits=SPLITS"] if form.split else []), *(["most_rows=None"] if op.varlen else [])]
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
     checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
+    checks += [_CHECKS["small_pages"]] * form.small_pages
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
     kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[-1] * PAGE")[op.page > 0]
     workspace = [_WORKSPACE] if form.split else []
@@ -339,6 +340,10 @@ _CHECKS = {
     require("pages", pages, (batch, pages.shape[-1]), torch.int32, q.device)
     if k.shape[2] != PAGE:
         raise ValueError(f"pages of {k.shape[2]} keys: this kernel is built for {PAGE}")
+    """,
+    "small_pages": """
+    if max((len(t) - 1) * t.stride(0) + PAGE * t.stride(2) for t in (k, v)) * ELEM_BYTES > PAGES_LIMIT:
+        raise ValueError(f"caches of pages below {TILE_KV} keys are limited to {PAGES_LIMIT} bytes: k {k.shape}")
     """,
     "bias": """
     if bias.dtype != torch.float32 or bias.device != q.device:
