@@ -46,7 +46,7 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     check(q, k, v, result@counted@)
     @checks@
     target = result if loadable(result) else torch.empty_like(result, memory_format=torch.contiguous_format)
-    q, k, v = (t if loadable(t) else t.contiguous() for t in (q, k, v))
+    q, k, v = (t if loadable(t) else t.clone(memory_format=torch.contiguous_format) for t in (q, k, v))
     heads, L_q = q.shape[1:3]
     stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
     @workspace@
