@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
@@ -126,6 +127,27 @@ def require_good(case: AttentionRun) -> None:
     assert not reports, "\n".join(map(str, reports))
     accuracy = case.accuracy()
     assert accuracy is None or accuracy.ok, accuracy
+
+
+@contextmanager
+def counted_reads() -> Iterator[list[int]]:
+    """Collects the cycles that LDS reads lose to bank conflicts, of every access of the runs inside."""
+    from closedform.hw.sim import counts
+
+    at, kept, lost = counts.COLUMNS.index, counts.Counter.lds_access, []
+
+    def access(self: Any, index: int, address: Any, mask: Any, size: int, store: bool) -> None:
+        before = self.sums[index].copy()
+        kept(self, index, address, mask, size, store)
+        added = self.sums[index] - before
+        if not store:
+            lost.append(int(added[at("lds_cycles")] - added[at("lds_cycles_ideal")]))
+
+    counts.Counter.lds_access = access  # type: ignore[method-assign]
+    try:
+        yield lost
+    finally:
+        counts.Counter.lds_access = kept  # type: ignore[method-assign]
 
 
 def is_offered(kernel: Kernel) -> bool:

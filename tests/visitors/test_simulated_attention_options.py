@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from closedform.operators.attention import Attention
+from closedform.operators.reference import reference
 from closedform.simulation_case import UNTOUCHED, How
 from closedform.visitors.compile import missing_dependency
 
@@ -16,6 +18,7 @@ from .attention_options_kernels import (
     Kernel,
     broken,
     compiled,
+    counted_reads,
     executed,
     is_offered,
     pairwise,
@@ -29,8 +32,10 @@ pytestmark = [
 
 #: (L_q, L_kv): one of each, clipped, one query, more keys than queries and the reverse.
 SHAPES = [(1, 1), (5, 6), (1, 513), (17, 300), (70, 200), (200, 70)]
+#: Targets whose LDS reads lose cycles to bank conflicts.
+READS_CONFLICT = ("mi355x",)
 #: The first kernels of the pairwise cover, which have most of its pairs.
-FEW = pairwise()[:14]
+FEW = pairwise()[:8]
 #: Each feature alone, on a target and of a type by turns.
 ALONE = [
     Kernel(TARGETS[i % 4], TYPES[(i + i // 4) % 3], (64, 128, 40, 96)[i % 3], (feature,))
@@ -46,8 +51,10 @@ def keeps_its_promises(kernel):
 
 def agrees(kernel, shapes, record):
     for L_q, L_kv in shapes:
-        case = executed(kernel, L_q, L_kv, batch=2)
+        with counted_reads() as lost:
+            case = executed(kernel, L_q, L_kv, batch=2)
         require_good(case)
+        assert kernel.hw in READS_CONFLICT or sum(lost) == 0
         accuracy = case.accuracy()
         if accuracy is not None:
             record(f"max_rel_error {kernel.dtype}", accuracy.max_rel_error)
@@ -101,6 +108,14 @@ def test_the_full_product_agrees_with_float64(hw, dtype, feature, d, record_prop
 )
 def test_a_sample_of_long_sequences(kernel):
     require_good(executed(kernel, 2048, 1024, heads=2, batch=2, how=How(blocks=4)))
+
+
+@pytest.mark.xfail(strict=True, reason="LDS reads lose cycles to bank conflicts on gfx950, without options too")
+@pytest.mark.parametrize("kernel", [kernel for kernel in FEW if kernel.hw in READS_CONFLICT][:1], ids=str)
+def test_no_read_of_lds_has_a_conflict(kernel):
+    with counted_reads() as lost:
+        executed(kernel, 17, 90)
+    assert sum(lost) == 0
 
 
 # --- special values ---------------------------------------------------------------------------------------------------
@@ -188,7 +203,9 @@ def test_infinite_logits_are_those_of_float64():
 
 
 @pytest.mark.parametrize("extra", [0, 1, 31, 33, 63])
-@pytest.mark.parametrize("kernel", [LENGTHS, Kernel("mi355x", "bf16", 64, ("splits",))], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [LENGTHS, pytest.param(Kernel("mi355x", "bf16", 64, ("splits",)), marks=pytest.mark.slow)], ids=str
+)
 def test_the_weights_of_a_row_add_up_to_one(kernel, extra):
     """With V of ones O is the sum of the weights; not causal, or with every key ahead of the queries."""
     keys = 128 + extra
@@ -206,9 +223,8 @@ def test_a_soft_cap_far_above_the_logits_is_none():
     random = np.random.default_rng(3)
     inputs = {name: random.standard_normal((1, 1, n, 64)) for name, n in (("Q", 17), ("K", 70), ("V", 70))}
     capped = replaced_cap(kernel, 17, 70, inputs, 1e5)
-    plain = executed(Kernel("mi300x", "f32", 64, ("bshd",)), 17, 70, inputs=inputs)
-    want = plain.out.numpy().transpose(0, 2, 1, 3)
-    assert abs(capped.out.numpy() - want).max() <= 1e-5
+    plain = Attention(17, 70, 64, dtype="f32")
+    assert abs(capped.out.numpy() - reference(plain, **inputs).out).max() <= 1e-5
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -243,10 +259,11 @@ def run_far(case, axis, elements, names=("q", "k", "v")):
 @pytest.mark.parametrize(
     ("kernel", "axis"),
     [
-        (Kernel("mi300x", "f16", 64, ("causal", "lse", "splits")), 1),
-        (Kernel("mi100", "f32", 64, ("sink", "bshd")), 2),
-        (Kernel("mi210", "bf16", 64, ("varlen", "gqa")), 1),
-        (Kernel("mi355x", "bf16", 64, ("key_lengths", "alibi")), 0),
+        (CAUSAL, 1),
+        (VARLEN, 1),
+        (LENGTHS, 0),
+        pytest.param(Kernel("mi100", "f32", 64, ("sink", "bshd")), 2, marks=pytest.mark.slow),
+        pytest.param(Kernel("mi355x", "bf16", 64, ("key_lengths", "alibi", "gqa")), 0, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -255,15 +272,10 @@ def test_heads_and_entries_may_lie_past_two_gigabytes(kernel, axis):
     require_good(run_far(case, axis, 2**31 + 64))
 
 
-@pytest.mark.parametrize("page", ["page128", "page16"])
-def test_pages_may_lie_past_four_gigabytes(page):
-    """Or are refused."""
-    case = executed(Kernel("mi300x", "f16", 64, (page,)), 17, 300, inputs={"key_lengths": np.array([300])})
-    try:
-        run_far(case, 0, 2**30, ("k", "v"))
-    except ValueError:
-        return
-    require_good(case)
+def test_pages_of_whole_tiles_may_lie_past_four_gigabytes():
+    kernel = next(kernel for kernel in FEW if "page128" in kernel.features and "lse" in kernel.features)
+    case = executed(kernel, 17, 300, inputs={"key_lengths": np.array([300])})
+    require_good(run_far(case, 0, 2**30, ("k", "v")))
 
 
 def replaced_cap(kernel, L_q, L_kv, inputs, cap):
