@@ -56,7 +56,9 @@ class AttentionCompute(Visitor):
         for i, entry in enumerate(attention_entries(node.op, inputs)):
             rows = slice(0, entry.L_q)
             if entry.q.size and entry.k.size:
-                op = replace(node.op, L_q=entry.L_q, L_kv=entry.k.shape[1], batch=1, key_lengths=False, varlen=False)
+                op = replace(
+                    node.op, L_q=entry.L_q, L_kv=entry.k.shape[1], batch=1, key_lengths=False, varlen=False, page=0
+                )
                 shaped = {"Q": entry.q, "K": entry.k, "V": entry.v, "bias": entry.bias}
                 self.inputs = {name: x[None] for name, x in shaped.items() if x is not None}
                 self.inputs |= {"slopes": inputs["slopes"]} if op.alibi else {}

@@ -39,6 +39,8 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     @more@
     """
     out = q.new_empty((*q.shape[:-1], @v_dim@)@of_result@) if out is None else out
+    if any(t.dim() != @rank@ for t in (q, k, v, out)):
+        raise ValueError(f"q, k, v and out must be @rank@-D: {[tuple(t.shape) for t in (q, k, v, out)]}")
     q, k, v, result = @views@
     @counting@
     check(q, k, v, result@counted@)
@@ -59,15 +61,16 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
 _CHECK = '''
 def check(q, k, v, out@counted@):
     """ValueError unless the tensors, as [batch, heads, L, d], describe one attention problem of this kernel."""
-    if any(t.dim() != 4 for t in (q, k, v, out)) or [t.dtype for t in (q, k, v, out)] != [TORCH_DTYPE] * 3 + [@result@]:
-        raise ValueError(f"q, k and v must be @dims@ {TORCH_DTYPE} tensors, out one of {@result@}")
+    types = [t.dtype for t in (q, k, v, out)]
+    if types != [TORCH_DTYPE] * 3 + [@result@]:
+        raise ValueError(f"q, k and v must be {TORCH_DTYPE} tensors, out one of {@result@}: {types}")
     entries, heads, L_q, d = q.shape
     if (d, v.shape[3]) != (HEAD_DIM, @v_dim@):
         raise ValueError(f"head dims {d} and {v.shape[3]}: this kernel is built for {HEAD_DIM} and {@v_dim@}")
     shapes = (k.shape[:3], k.shape[@from_@:2], k.shape[3], out.shape)
     if shapes != (v.shape[:3], @kv_heads@, d, (*q.shape[:3], @v_dim@)):
         raise ValueError(f"shapes do not agree: q {q.shape}, k {k.shape}, v {v.shape}, out {out.shape}@sharing@")
-    if min(entries, heads, L_q) < 1 or max(heads, @batch@@splits@) > GRID_LIMIT:
+    if min(batch, heads, L_q) < 1 or max(heads, @batch@@splits@) > GRID_LIMIT:
         raise ValueError(f"batch@times@ and heads must be 1 to {GRID_LIMIT} and L_q at least 1: q {q.shape}")
     if max(L_q, k.shape[2]) > LENGTH_LIMIT:
         raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
@@ -78,7 +81,8 @@ def check(q, k, v, out@counted@):
 def require(name, tensor, shape, dtype, device):
     """ValueError unless an argument is a contiguous tensor of that shape and type on that device."""
     if (tuple(tensor.shape), tensor.dtype, tensor.device) != (shape, dtype, device) or not tensor.is_contiguous():
-        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {tuple(tensor.shape)}")
+        got = f"{tensor.dtype} {tuple(tensor.shape)} of strides {tensor.stride()} on {tensor.device}"
+        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {got}")
 
 
 def loadable(tensor):
@@ -135,9 +139,11 @@ def compile_only():
 
 
 def max_error(got, want):
-    """Largest error relative to the largest magnitude of the row."""
-    scale = want.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    return ((got.double() - want).abs() / scale).max().item() if want.numel() else 0.0
+    """Largest error relative to the largest finite magnitude of the row; infinite where only one is not finite."""
+    scale = want.nan_to_num(0.0, 0.0, 0.0).abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    same = (got == want) | (got.isnan() & want.isnan())
+    error = ((got.double() - want).abs() / scale).nan_to_num(math.inf, math.inf).masked_fill(same, 0.0)
+    return error.max().item() if want.numel() else 0.0
 
 
 def main():
@@ -222,10 +228,10 @@ def _run_text(form: Form) -> dict[str, str]:
     numbers += ["q_scale=1.0, k_scale=1.0, v_scale=1.0"] if form.narrow else []
     numbers += [*(["splits=SPLITS"] if form.split else []), *(["most_rows=None"] if op.varlen else [])]
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
-    small = [_SMALL_PAGES] if form.small_pages else []
-    checks = [_CHECKS[name] for name in inputs] + small + [_CHECKS["scale"]] * (op.softmax_scale is not None)
+    checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
+    checks += [_CHECKS["small_pages"]] * form.small_pages
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
-    kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[1] * PAGE")[op.page > 0]
+    kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[-1] * PAGE")[op.page > 0]
     workspace = [_WORKSPACE] if form.split else []
     if op.lse:
         shown = "lse[None]" if op.varlen else "lse"
@@ -241,6 +247,7 @@ def _run_text(form: Form) -> dict[str, str]:
     sizes += [f"{scale} * q_scale * k_scale" if form.narrow else scale]
     sizes += [*(["cap"] if op.softcap else []), *(["v_scale"] if form.narrow else [])]
     sizes += ["splits"] if form.split else []
+    copied = "(t if loadable(t) else t.clone(memory_format=torch.contiguous_format))"
     return {
         "inputs": "".join(f"{name}, " for name in inputs),
         "lse": "lse=None, " if op.lse else "",
@@ -250,11 +257,12 @@ def _run_text(form: Form) -> dict[str, str]:
         "and_lse": " and the log-sum-exp of each query's logits, f32" if op.lse else "",
         "more": "\n".join(_more_words(form)),
         "v_dim": form.v_dim,
+        "rank": "3" if op.varlen else "4",
         "views": _views(op),
         "counting": f"batch = {batch}\n{kv}",
         "counted": ", batch",
         "of_result": ", dtype=TORCH_RESULT" if form.narrow else "",
-        "bytes": f"(t if loadable(t) else t.contiguous()){'.view(torch.int8)' if form.narrow else ''}",
+        "bytes": f"{copied}.view(torch.int8)" if form.narrow else copied,
         "checks": "\n".join(piece(check) for check in checks),
         "workspace": "\n".join(piece(part) for part in workspace),
         "passed": ",\n".join([", ".join(tensors), ", ".join(sizes), "fx.Stream(stream),"]),
@@ -344,10 +352,17 @@ _CHECKS = {
     if k.shape[2] != PAGE:
         raise ValueError(f"pages of {k.shape[2]} keys: this kernel is built for {PAGE}")
     """,
+    "small_pages": """
+    if max((len(t) - 1) * t.stride(0) + PAGE * t.stride(2) for t in (k, v)) * ELEM_BYTES > PAGES_LIMIT:
+        raise ValueError(f"caches of pages below {TILE_KV} keys are limited to {PAGES_LIMIT} bytes: k {k.shape}")
+    """,
     "bias": """
     if bias.dtype != torch.float32 or bias.device != q.device:
         raise ValueError(f"bias must be a torch.float32 tensor on {q.device}, not {bias.dtype} on {bias.device}")
-    bias = bias.expand(batch, q.shape[1], q.shape[2], L_kv)
+    shape = (batch, q.shape[1], q.shape[2], L_kv)
+    if bias.dim() > 4 or any(n not in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1])):
+        raise ValueError(f"bias {tuple(bias.shape)} does not broadcast to {shape}")
+    bias = bias.expand(shape)
     if bias.stride(3) != 1 or TILE_Q * bias.stride(2) * 4 >= OFFSET_LIMIT:
         bias = bias.contiguous()
     """,
@@ -367,10 +382,6 @@ _CHECKS = {
         raise ValueError(f"splits {splits}: with a batch of {batch} at least 1 and at most {GRID_LIMIT // batch}")
     """,
 }
-_SMALL_PAGES = """
-if max(t.shape[0] * t.stride(0) * t.element_size() for t in (k, v)) > PAGES_LIMIT:
-    raise ValueError(f"pages of less than a tile, {TILE_KV} keys, are found within {PAGES_LIMIT} bytes of a cache")
-"""
 _LSE = """
 lse = torch.empty(@shape@, dtype=torch.float32, device=q.device) if lse is None else lse
 require("lse", lse, tuple(@shape@), torch.float32, q.device)
@@ -386,7 +397,6 @@ def _check_text(form: Form) -> dict[str, str]:
     kv_heads = "heads // HEADS_PER_KV" if op.group > 1 else "heads"
     return {
         "result": "TORCH_RESULT" if form.narrow else "TORCH_DTYPE",
-        "dims": "3-D" if op.varlen else "4-D",
         "from_": "1" if op.page else "0",
         "kv_heads": f"({kv_heads},)" if op.page else f"(entries, {kv_heads})",
         "sharing": "; HEADS_PER_KV = {HEADS_PER_KV} heads of q share one of k and v" if op.group > 1 else "",
