@@ -15,7 +15,7 @@ from .descriptor import HardwareDescriptor
 from .errors import BadInput
 from .tables import read_facts
 
-__all__ = ["LdsCycles", "LdsPhases", "lds_cycles", "lds_phases"]
+__all__ = ["LdsCycles", "LdsPhases", "lds_cycles", "lds_phases", "read_slots"]
 
 WORD_BYTES = 4
 
@@ -94,6 +94,16 @@ def lds_phases(hw: HardwareDescriptor, access: str, access_bytes: int) -> LdsPha
     lanes = 32 * WORD_BYTES // (16 if access_bytes == 12 else access_bytes)
     groups = tuple(tuple(range(first, first + lanes)) for first in range(0, hw.wavefront_size, lanes))
     return LdsPhases(hw.lds_banks, groups, "")
+
+
+def read_slots(gfx: str) -> int:
+    """16-byte slots side by side in the banks that a read of 16 bytes a lane meets: 8 of 32 banks, 16 of 64.
+
+    >>> read_slots("gfx942"), read_slots("gfx950")
+    (8, 16)
+    """
+    known = _known().get((gfx, "read", 16))
+    return (known.banks if known is not None else 32) * WORD_BYTES // 16
 
 
 def lds_cycles(hw: HardwareDescriptor, access: str, access_bytes: int, addresses: Sequence[int]) -> LdsCycles:

@@ -211,6 +211,11 @@ class Attention:
         return self.causal or self.window > 0
 
     @property
+    def has_options(self) -> bool:
+        """Whether any of the options that the paper's variants lack is set."""
+        return any(getattr(self, name) for name in OPTIONS)
+
+    @property
     def may_be_empty(self) -> bool:
         """Whether some workgroup may have no keys to visit."""
         return self.has_mask or self.key_lengths or self.varlen

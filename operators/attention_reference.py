@@ -96,9 +96,9 @@ def entry_reference(op: Attention, entry: Entry) -> tuple[Reference, Reference]:
     order stays near |s_j| + t_j, and d rounding errors of such sums add up like sqrt(d) (Higham and Mary, "A new
     approach to probabilistic rounding error analysis", 2019; the factor 2 is their lambda). 5 |x_j - m| is the
     difference, the product and the three roundings in the scale; 2 is exp2's unit in the last place. A soft cap adds
-    12 cap, the exponential, the reciprocal and the difference of its tanh; bias and ALiBi add 2 |x_j| and 3 times what
-    they add, their product, their sum and that of the logit. The weights enter numerator and denominator, and the sums
-    over keys themselves add 2 sqrt(L) to both.
+    12 of the capped score: its tanh by a polynomial, or by an exponential, a reciprocal and a difference; bias and
+    ALiBi add 5 |x_j| and 3 of the score before them: products, sums and the sum of the logit. The weights enter
+    numerator and denominator, and the sums over keys themselves add 2 sqrt(L) to both.
     """
     k, v = (np.repeat(x, op.group, axis=0) for x in (entry.k, entry.v))
     heads, queries = entry.q.shape[:2]
@@ -133,10 +133,10 @@ def _of_rows(op: Attention, entry: Entry, k: Array, v: Array) -> tuple[Reference
     scores = np.abs(raw) * op.scale
     terms = np.sqrt(np.square(q) @ np.square(kt)) * op.scale
     exponent = 2 * np.sqrt(d) * (scores + terms) + 5 * np.abs(s - m) + 2
+    below = scores if op.softcap is None else np.minimum(scores, op.softcap)
     if op.softcap is not None:
-        exponent = exponent + 12 * op.softcap
+        exponent = exponent + 12 * below
     if op.bias or op.alibi:
-        below = scores if op.softcap is None else np.minimum(scores, op.softcap)
         exponent = exponent + 5 * np.abs(s) + 3 * below
     exponent = np.where(p == 0, 0.0, exponent)
     return _output(p, total, exponent, v), _log_sum(s, m, p, total, exponent)

@@ -19,6 +19,7 @@ from typing import Any
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.errors import BadInput
 from closedform.hw.fragments import FragmentMap
+from closedform.hw.lds import read_slots
 
 __all__ = ["ChainLayout"]
 
@@ -230,13 +231,18 @@ class ChainLayout:
     # LDS images; offsets in elements.
 
     @property
+    def slots(self) -> int:
+        """16-byte slots side by side in the banks of the LDS: rows that far apart in the images meet in a bank."""
+        return read_slots(self.atom.gfx)
+
+    @property
     def swizzle_group(self) -> int:
         """16-byte chunks of a K row among which the swizzle moves (gc)."""
-        return gcd(self.d_pad // self.vec, 8)
+        return gcd(self.d_pad // self.vec, self.slots)
 
     def swizzle(self, row: Any, chunk: Any) -> Any:
         """16-byte chunk of a K row in which chunk number `chunk` is stored."""
-        return chunk ^ ((row // (8 // self.swizzle_group)) % self.swizzle_group)
+        return chunk ^ ((row // (self.slots // self.swizzle_group)) % self.swizzle_group)
 
     def k_offset(self, row: Any, d: Any) -> Any:
         """Offset of (row of K, d) in the K image: d_pad elements a row, 16-byte chunks swizzled."""
@@ -254,8 +260,8 @@ class ChainLayout:
         `vec` is how many elements of P 16 bytes hold, where its type is not that of the inputs.
         """
         vec = self.vec if vec is None else vec
-        among = gcd(self.tile_kv // vec, 8)
-        chunk = (key // vec) ^ (query // (8 // among) % among)
+        among = gcd(self.tile_kv // vec, self.slots)
+        chunk = (key // vec) ^ (query // (self.slots // among) % among)
         return query * self.tile_kv + chunk * vec + key % vec
 
 

@@ -23,9 +23,11 @@ from .attention_atom import alignment, choose_atom, narrow_atom
 from .attention_formulas import DEFAULT, GRID
 from .attention_grid import GRID_LIMIT, SPLIT_STEPS, grid_clocks, grid_verdict, longest_steps, split_count
 from .attention_registers import (
+    SPLIT_RESULTS,
     StepShape,
     bounds_registers,
     logits_registers,
+    page_registers,
     predicted_registers,
     predicted_resources,
 )
@@ -131,12 +133,19 @@ class _Model:
         for rows in (wide, narrow):
             for per_simd in self._waves_per_simd():
                 waves = self.fixed.waves or per_simd * self.hw.simds_per_cu
-                for useful in USEFUL_TILE_KV[:1] if per_simd > 1 else USEFUL_TILE_KV:
+                for useful in self._useful_steps(per_simd):
                     for tile_q in rows:
                         found = self._fit(per_simd, waves, tile_q, useful)
                         if found is not None:
                             return found
         return None
+
+    def _useful_steps(self, per_simd: int) -> tuple[int, ...]:
+        """Steps to try: for a second wave of the SIMD long ones, half of that where options take registers."""
+        if per_simd == 1:
+            return USEFUL_TILE_KV
+        options = self.op.has_options or self.fixed.splits is not None
+        return USEFUL_TILE_KV[:2] if options else USEFUL_TILE_KV[:1]
 
     def _tile_q_choices(self) -> tuple[int, ...]:
         if self.fixed.tile_q is not None:
@@ -202,7 +211,13 @@ class _Model:
             self._refuse("wave slots", waves, hw.simds_per_cu * per_simd, "waves", whole, "use fewer --waves")
             return None
         tiles = AttentionTiles(tile_q, shape.tile_kv, waves, per_simd, step.d_pad, atom)
-        tiles = replace(tiles, splits=self._splits(tiles, resident))
+        splits = self._splits(tiles, resident)
+        if splits > 1:
+            split = replace(shape, split=SPLIT_RESULTS)
+            if self._fits(split, budget):
+                tiles, shape = replace(tiles, splits=splits), split
+            elif self.fixed.splits is not None:
+                return None
         grid = grid_verdict(op, tiles, hw, resident)
         return _Candidate(tiles, shape, groups, lds_bytes, grid, grid_clocks(op, tiles, hw, grid))
 
@@ -253,6 +268,7 @@ class _Model:
             lanes=lanes,
             bounds=bounds_registers(op, query_tiles),
             logits=logits_registers(op, query_tiles, tile_q * tile_kv // lanes),
+            pages=page_registers(op, tile_kv),
         )
 
     def _fits(self, shape: StepShape, budget: Budget) -> bool:

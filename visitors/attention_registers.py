@@ -16,7 +16,15 @@ from closedform.operators.attention import Attention
 from .attention_schedule import keys_of_v_block
 from .derivation import PredictedResources, RegisterItem
 
-__all__ = ["StepShape", "bounds_registers", "logits_registers", "predicted_registers", "predicted_resources"]
+__all__ = [
+    "SPLIT_RESULTS",
+    "StepShape",
+    "bounds_registers",
+    "logits_registers",
+    "page_registers",
+    "predicted_registers",
+    "predicted_resources",
+]
 
 #: LDS addresses, loop control and temporaries of the softmax. With the fragments and the exponentials it covers what
 #: the binaries of all targets, types and head dims hold beyond the other items (flydsl 0.5.0).
@@ -29,6 +37,9 @@ FRAGMENTS_LEAST = 20
 #: Other kernels get a fifth on top (short steps, padded rows, options), a quarter beyond d = 256, two fifths with P
 #: through LDS, as much again and all ArchVGPRs with scalar FMA, which the compiler schedules most freely.
 ALLOWANCE = 5
+#: Registers that options take, as the binaries at the limit of two waves a SIMD told (d = 96 and 128): distances and
+#: the slope, constants of the soft cap, rows that a table finds, where what a split of the keys comes to is stored.
+ALIBI, SOFTCAP, PAGE_NUMBERS, SPLIT_RESULTS = 16, 14, 14, 14
 FULL_STEP = 64
 #: Head dims beyond which only the smallest tiles come into question.
 LEAST_TILES_D = 256
@@ -42,8 +53,14 @@ def bounds_registers(op: Attention, query_tiles: int) -> int:
 
 
 def logits_registers(op: Attention, query_tiles: int, scores: int) -> int:
-    """The bias of a step, with its offsets; distances and the slope of ALiBi; the caps."""
-    return (2 * scores if op.bias else 0) + (2 * query_tiles + 1 if op.alibi else 0) + (2 if op.softcap else 0)
+    """The bias of a step with its offsets, distances of ALiBi, constants of the soft cap."""
+    bias = scores * 5 // 4 if op.bias else 0
+    return bias + (ALIBI + 2 * query_tiles if op.alibi else 0) + (SOFTCAP if op.softcap is not None else 0)
+
+
+def page_registers(op: Attention, tile_kv: int) -> int:
+    """Numbers of pages and what is computed of them, where the keys of a step lie in several pages."""
+    return PAGE_NUMBERS if op.page and op.page % tile_kv else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +68,8 @@ class StepShape:
     """The sizes that decide the live set of one wave; lengths in elements.
 
     columns: columns of O that a lane owns in the variant fma, 0 where the second product runs on the matrix core.
-    chained: P stays in registers. bounds: ends of what a query sees, 0 where every query sees every key. logits:
-    registers for what turns the scores of a step into logits.
+    chained: P stays in registers. Registers of options: bounds for the ends of what a query sees, logits for what turns
+    the scores of a step into logits, pages for rows that a table finds, split for what a split of the keys comes to.
     """
 
     tile_q: int
@@ -70,6 +87,8 @@ class StepShape:
     lanes: int
     bounds: int = 0
     logits: int = 0
+    pages: int = 0
+    split: int = 0
 
     def counts(self) -> tuple[int, int, int, int, int, int, int]:
         """Registers of Q, S, P, O, the K tile under way, the V tile under way, and the offsets of global accesses.
@@ -109,7 +128,8 @@ class StepShape:
         """Whether binaries of this kind were measured: chained, rows of whole atoms, steps of full length."""
         full = self.tile_kv >= FULL_STEP or self.d > FULL_STEP_TO_D
         whole = self.d == self.d_pad == self.dv
-        return self.chained and full and whole and self.tile_q > 16 and not self.bounds and not self.logits
+        options = self.bounds + self.logits + self.pages + self.split
+        return self.chained and full and whole and self.tile_q > 16 and not options
 
     def need(self, unified: bool) -> tuple[int, int, int]:
         """(ArchVGPRs, AccVGPRs, all registers) that must be there.
@@ -120,7 +140,7 @@ class StepShape:
         """
         q, s, p, o, k, v, offsets = self.counts()
         touched = 2 * s + p + max(k, v) + offsets + 5 * self.query_tiles + ADDRESSES + FRAGMENTS_LEAST
-        touched += self.bounds + self.logits
+        touched += self.bounds + self.logits + self.pages + self.split
         matrix = 0 if self.columns else 2 * s + o
         if unified:
             # LDS reads may go to AccVGPRs, which MFMAs take as they are: counted on where no smaller tile is left.
@@ -152,7 +172,9 @@ class StepShape:
                 "K, V under way", max(k, v), "arch", "next K under the first product, next V under the second"
             ),
             RegisterItem("bounds", self.bounds, "arch", "ends of what each query sees"),
-            RegisterItem("logits", self.logits, "arch", "bias of a step, positions and slopes"),
+            RegisterItem("logits", self.logits, "arch", "bias of a step, distances, constants of the soft cap"),
+            RegisterItem("pages", self.pages, "arch", "numbers of pages, a row each"),
+            RegisterItem("split", self.split, "arch", "where what a split of the keys comes to is stored"),
             RegisterItem("offsets", offsets, "arch", "byte offset of every global access of a step"),
             RegisterItem("addresses", ADDRESSES, "arch", "LDS addresses, loop control, temporaries of the softmax"),
             RegisterItem("pairs", self.pairs, "arch", "copies of scalar accumulators for packed arithmetic"),

@@ -369,11 +369,11 @@ class AttentionEmit(Visitor):
             rows.append(("COLUMNS", self.columns, "columns of O that a lane owns"))
         if op.variant != "chained":
             p_vec = 16 // op.p_lds_bytes
-            chunks = gcd(tiles.tile_kv // p_vec, 8)
+            chunks = gcd(tiles.tile_kv // p_vec, lay.slots)
             rows += [
                 ("P_TYPE, P_VEC", f"fx.{FLYDSL_TYPES[op.p_dtype]}, {p_vec}", "type of P in LDS, elements of 16 bytes"),
                 ("C_RUN", c_row_run(c_rows), "consecutive rows in consecutive C registers"),
-                ("P_SWIZZLE_CHUNKS, P_SWIZZLE_ROWS", f"{chunks}, {8 // chunks}", ""),
+                ("P_SWIZZLE_CHUNKS, P_SWIZZLE_ROWS", f"{chunks}, {lay.slots // chunks}", ""),
             ]
         rows += [
             ("V_COLS", lay.dv_run, "consecutive columns of V and O that a lane handles"),
@@ -409,7 +409,7 @@ class AttentionEmit(Visitor):
             ("V_VECTORS", self._v_vectors, "row vectors of V that a thread keeps under way"),
             (
                 "SWIZZLE_CHUNKS, SWIZZLE_ROWS",
-                f"{lay.swizzle_group}, {8 // lay.swizzle_group}",
+                f"{lay.swizzle_group}, {lay.slots // lay.swizzle_group}",
                 "XOR swizzle of K in LDS",
             ),
             ("READ, WRITE, MFMA", "0x100, 0x200, 0x8", "kinds of instructions that the scheduler knows"),

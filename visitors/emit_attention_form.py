@@ -42,7 +42,7 @@ class Form:
     @property
     def has_options(self) -> bool:
         """Whether the host side is that of a kernel with options."""
-        return self.own_result or any(getattr(self.op, name) for name in OPTIONS)
+        return self.own_result or self.op.has_options
 
     @property
     def small_pages(self) -> bool:

@@ -9,8 +9,15 @@ __all__ = ["functions", "methods", "numbers", "steps", "tensors"]
 
 _CAPPED = '''
 def capped(x, cap, steepness):
-    """cap tanh(x / cap), with steepness = 2 log2(e) / cap: exact at both infinities."""
-    return cap - (cap + cap) * fx.Float32(rocdl.rcp(T.f32, (exp2(x * steepness) + 1.0).ir_value()))
+    """cap tanh(x / cap), with steepness = 2 log2(e) / cap: exact at both infinities.
+
+    Below a quarter of the cap by a polynomial, where the difference from the cap would cancel.
+    """
+    y = x * (steepness * (1.0 / (2.0 * LOG2_E)))
+    square = y * y
+    series = square * (square * (square * (-17.0 / 315.0) + 2.0 / 15.0) - 1.0 / 3.0)
+    large = cap - (cap + cap) * fx.Float32(rocdl.rcp(T.f32, (exp2(x * steepness) + 1.0).ir_value()))
+    return (fx.absf(y) < fx.Float32(0.25)).select(x + x * series, large)
 '''
 
 _SLOPE = '''

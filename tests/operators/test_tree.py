@@ -140,7 +140,7 @@ def test_an_open_tree_has_no_children(op):
         ({"L_q": 0}, "L_q=0 must be at least 1"),
         ({"L_kv": -3}, "L_kv=-3"),
         ({"d": 0}, "d=0"),
-        ({"d": 257}, "d=257 is above the limit of 512"),
+        ({"d": 513}, "d=513 is above the limit of 512"),
         ({"d": 1000}, "limit of 512"),
         ({"batch": 0}, "batch=0"),
         ({"heads": True}, "heads=True must be a whole number"),
