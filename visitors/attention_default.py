@@ -216,8 +216,6 @@ class _Model:
             split = replace(shape, split=SPLIT_RESULTS)
             if self._fits(split, budget):
                 tiles, shape = replace(tiles, splits=splits), split
-            elif self.fixed.splits is not None:
-                return None
         grid = grid_verdict(op, tiles, hw, resident)
         return _Candidate(tiles, shape, groups, lds_bytes, grid, grid_clocks(op, tiles, hw, grid))
 
@@ -269,6 +267,7 @@ class _Model:
             bounds=bounds_registers(op, query_tiles),
             logits=logits_registers(op, query_tiles, tile_q * tile_kv // lanes),
             pages=page_registers(op, tile_kv),
+            split=SPLIT_RESULTS if (self.fixed.splits or 1) > 1 else 0,
         )
 
     def _fits(self, shape: StepShape, budget: Budget) -> bool:

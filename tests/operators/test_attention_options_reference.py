@@ -193,11 +193,6 @@ def test_a_masked_key_changes_nothing(value):
     assert small([1, 1], [1, value], [2, 3], causal=True)[0][0] == 2.0
 
 
-@pytest.mark.xfail(strict=True, reason="the reference multiplies V of hidden keys by 0, the kernels skip their tiles")
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_value_of_a_masked_key_changes_nothing(value):
-    assert small([1, 1], [1, 1], [2, value], causal=True)[0][0] == 2.0
-
 
 def test_infinite_logits():
     out, lse = small([1, 1], [np.inf, 0], [2, 3])
