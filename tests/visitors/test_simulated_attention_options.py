@@ -52,7 +52,7 @@ def agrees(kernel, shapes, record):
         with counted_reads() as lost:
             case = executed(kernel, L_q, L_kv, batch=2)
         require_good(case)
-        assert kernel.hw in READS_CONFLICT or sum(lost) == 0
+        assert sum(lost) == 0
         accuracy = case.accuracy()
         if accuracy is not None:
             record(f"max_rel_error {kernel.dtype}", accuracy.max_rel_error)
@@ -110,7 +110,7 @@ def test_a_sample_of_long_sequences(kernel):
 
 @pytest.mark.parametrize("hw", TARGETS)
 def test_no_read_of_lds_has_a_conflict(hw):
-    kernel = Kernel(hw, "bf16", 64, ())
+    kernel = Kernel(hw, "bf16", 64, ("causal",))
     with counted_reads() as lost:
         executed(kernel, 17, 90)
     assert sum(lost) == 0
