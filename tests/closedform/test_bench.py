@@ -27,6 +27,7 @@ from closedform.traffic import attention_flops, compulsory_bytes, flops, fused_b
     "words",
     [
         ("attention", "--L", 256, "--d", 64),
+        ("attention", "--L", 256, "--d", 64, "--causal", "--varlen"),
         ("gemm", "--M", 64, "--N", 64, "--K", 64),
         ("softmax", "--rows", 64, "--cols", 64),
     ],
@@ -119,6 +120,32 @@ def test_softmax_is_launched_into_its_outputs(op: Softmax, tmp_path: Path) -> No
     for launch in launches_of(kernel, sets=2, device="cpu"):
         launch()
     assert len(places) == 4
+    assert places[:2] == places[2:]
+    assert len(set(places)) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True, "lse": True},
+        {"varlen": True},
+        {"page": 16, "key_lengths": True, "bias": True, "alibi": True},
+        {"dtype": "fp8_e4m3fnuz", "bshd": True},
+    ],
+    ids=str,
+)
+def test_attention_with_options_is_launched_into_its_outputs(options: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("flydsl")
+    places: list[tuple[int, ...]] = []
+
+    def launched(name: str, arguments: dict[str, Any], grid: tuple[int, int, int]) -> None:
+        places.append(tuple(arguments[kind].data_ptr() for kind in ("Q", "O", "LSE") if kind in arguments))
+
+    op = Attention(6, 40, 64, heads=2, batch=2, **{"dtype": "f16", **options})
+    kernel = recorded_file(emit(op, "mi300x", tmp_path, compile=False).kernel, launched)
+    for launch in launches_of(kernel, sets=2, device="cpu"):
+        launch()
     assert places[:2] == places[2:]
     assert len(set(places)) == 2
 

@@ -12,10 +12,26 @@ import closedform
 from closedform.bench import bench_operator
 from closedform.emitted_file import load_kernel
 from closedform.hw.descriptor import HardwareDescriptor
-from closedform.operators.attention import DTYPES, VARIANTS, Attention
+from closedform.operators.attention import VARIANTS, Attention
 
 pytestmark = pytest.mark.device
 
+#: Types that every target has.
+WIDE = ("f32", "f16", "bf16")
+#: Options alone and together, each with what the emitted file makes of it.
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"causal": True},
+    {"causal": True, "window": 40, "sink": 3, "lse": True},
+    {"v_dim": 40},
+    {"softcap": 5.0, "bias": True},
+    {"alibi": True, "causal": True, "kv_heads": 2},
+    {"key_lengths": True, "lse": True},
+    {"varlen": True, "causal": True, "lse": True},
+    {"page": 16, "key_lengths": True, "causal": True},
+    {"page": 128, "key_lengths": True, "bshd": True},
+    {"causal": True, "splits": 3, "lse": True},
+    {"page": 16, "key_lengths": True, "kv_heads": 2, "splits": 4},
+)
 #: L_q, L_kv, d, heads, batch: one of everything, then clipped at each edge, then many tiles.
 SHAPES = [
     (1, 1, 1, 1, 1),
@@ -47,7 +63,7 @@ def assert_agrees(kernel: ModuleType, q: Any, k: Any, v: Any) -> None:
     assert error <= kernel.TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", WIDE)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_against_float64(
@@ -59,7 +75,7 @@ def test_against_float64(
     assert_agrees(kernel, *inputs(op, kernel.TORCH_DTYPE))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", WIDE)
 @pytest.mark.parametrize("atom", ["32x32", "16x16"])
 def test_both_atoms(gpu: HardwareDescriptor, tmp_path: Path, atom: str, dtype: str) -> None:
     op = Attention(200, 333, 64, heads=2, dtype=dtype)
@@ -83,6 +99,21 @@ def test_very_negative_logits_are_not_lost(gpu: HardwareDescriptor, tmp_path: Pa
     assert kernel.max_error(out, mean) <= kernel.TOLERANCE
 
 
+@pytest.mark.parametrize("dtype", (*WIDE, "fp8"))
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options_against_float64(
+    gpu: HardwareDescriptor, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], dtype: str
+) -> None:
+    """The emitted file's own check of every entry, on inputs of the emitted shape."""
+    if dtype == "fp8" and gpu.gfx not in ("gfx942", "gfx950"):
+        pytest.skip(f"{gpu.gfx} has no 8-bit floats")
+    kind = gpu.resolve_dtype(dtype).name
+    given = {name: value for name, value in options.items() if name != "splits"}
+    op = Attention(70, 333, 64, heads=4, batch=3, dtype=kind, **given)
+    kernel = kernel_for(op, gpu, tmp_path, **{name: options[name] for name in ("splits",) if name in options})
+    assert kernel.main() == 0, capsys.readouterr().out
+
+
 def test_strided_inputs(gpu: HardwareDescriptor, tmp_path: Path) -> None:
     """[batch, L, heads, d] tensors seen as [batch, heads, L, d]."""
     op = Attention(96, 160, 64, heads=4, batch=2, dtype="f16")
@@ -91,7 +122,7 @@ def test_strided_inputs(gpu: HardwareDescriptor, tmp_path: Path) -> None:
     assert_agrees(kernel, q, k, v)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", WIDE)
 def test_bench_times_the_kernel(gpu: HardwareDescriptor, dtype: str) -> None:
     timing = bench_operator(Attention(4096, 4096, 128, heads=4, dtype=dtype), gpu, repeats=10, warmup=3)
     assert 0 < timing.min_us <= timing.median_us
