@@ -99,7 +99,7 @@ def test_very_negative_logits_are_not_lost(gpu: HardwareDescriptor, tmp_path: Pa
     assert kernel.max_error(out, mean) <= kernel.TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", (*WIDE, "fp8"))
+@pytest.mark.parametrize("dtype", [*WIDE, "fp8"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_options_against_float64(
     gpu: HardwareDescriptor, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], dtype: str
