@@ -39,7 +39,7 @@ FRAGMENTS_LEAST = 20
 ALLOWANCE = 5
 #: Registers that options take, as the binaries at the limit of two waves a SIMD told (d = 96 and 128): distances and
 #: the slope, constants of the soft cap, rows that a table finds, where what a split of the keys comes to is stored.
-ALIBI, SOFTCAP, PAGE_NUMBERS, SPLIT_RESULTS = 16, 14, 14, 14
+ALIBI, SOFTCAP, PAGE_NUMBERS, SPLIT_RESULTS = 12, 14, 14, 14
 FULL_STEP = 64
 #: Head dims beyond which only the smallest tiles come into question.
 LEAST_TILES_D = 256

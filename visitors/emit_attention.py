@@ -33,7 +33,7 @@ from .attention_schedule import early_pairs, keys_of_v_block, pair_slots
 from .derivation import Derivation
 from .emit_attention_form import Form
 from .emit_attention_host import formula, host
-from .emit_attention_host_options import host_with_options
+from .emit_attention_host_options import host_with_options, logits_words
 from .emit_text import CEIL_DIV, constants, docstring, join, piece
 from .formula import round_up
 from .visitor import Visitor
@@ -256,13 +256,15 @@ class AttentionEmit(Visitor):
             "fma": "P goes through LDS, the second product is scalar FMA",
         }[op.variant]
         heads = f"{op.heads} on {op.key_heads} of K and V" if op.group > 1 else str(op.heads)
+        what = "softmax(logits) V" if self.form.has_options else formula(op)
         return docstring(
-            f"Fused attention O = {formula(op)} for {self.hw.gfx}: {how}.",
+            f"Fused attention O = {what} for {self.hw.gfx}: {how}.",
             [
                 (
                     "shape",
                     f"batch {op.batch}, heads {heads}, L_q {op.L_q}, L_kv {op.L_kv}, d {op.d}; run-time but d",
                 ),
+                *([("logits", logits_words(op).removeprefix("logits = "))] if self.form.has_options else []),
                 ("types", f"{op.dtype} in and out, f32 accumulation{', f32 log-sum-exp' if op.lse else ''}"),
                 ("target", f"{self.hw.name} ({self.hw.gfx}), atom {tiles.atom.instruction}"),
                 (

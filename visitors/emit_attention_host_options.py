@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from closedform.operators.attention import Attention
 
 from . import emit_attention_entry as entry
@@ -9,7 +11,7 @@ from . import emit_attention_logits as logits
 from .emit_attention_form import Form
 from .emit_text import fill, join, piece
 
-__all__ = ["host_with_options"]
+__all__ = ["host_with_options", "logits_words"]
 
 _LAUNCH = """
 @flyc.jit
@@ -31,12 +33,9 @@ merge_kernel(@merged@, splits).launch(grid=(L_q, heads, batch), block=(MERGE_THR
 
 _RUN = '''
 def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
-    """O = softmax(logits) V on the GPU; @logits@.
+    """O = softmax(logits) V on the GPU.
 
-    @shapes@
-    Torch tensors of TORCH_DTYPE with any strides but along d. Returns `out` (allocated when None)@and_lse@.
-    Raises ValueError on anything else.
-    @more@
+    @told@
     """
     out = q.new_empty((*q.shape[:-1], @v_dim@)@of_result@) if out is None else out
     if any(t.dim() != @rank@ for t in (q, k, v, out)):
@@ -70,10 +69,11 @@ def check(q, k, v, out@counted@):
     shapes = (k.shape[:3], k.shape[@from_@:2], k.shape[3], out.shape)
     if shapes != (v.shape[:3], @kv_heads@, d, (*q.shape[:3], @v_dim@)):
         raise ValueError(f"shapes do not agree: q {q.shape}, k {k.shape}, v {v.shape}, out {out.shape}@sharing@")
-    if min(batch, heads, L_q) < 1 or max(heads, @batch@@splits@) > GRID_LIMIT:
-        raise ValueError(f"batch@times@ and heads must be 1 to {GRID_LIMIT} and L_q at least 1: q {q.shape}")
-    if max(L_q, k.shape[2]) > LENGTH_LIMIT:
-        raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
+    @whole_groups@
+    if min(batch, heads, L_q) < 1 or max(heads, batch) > GRID_LIMIT:
+        raise ValueError(f"batch and heads must be 1 to {GRID_LIMIT} and L_q at least 1: q {q.shape}")
+    if max(L_q, L_kv) > LENGTH_LIMIT:
+        raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: {L_q} queries, {L_kv} keys")
     if any(t.device != q.device for t in (k, v, out)):
         raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
 
@@ -252,15 +252,12 @@ def _run_text(form: Form) -> dict[str, str]:
         "inputs": "".join(f"{name}, " for name in inputs),
         "lse": "lse=None, " if op.lse else "",
         "numbers": "".join(f", {number}" for number in numbers),
-        "logits": _logits_words(op),
-        "shapes": "\n".join(_shape_words(form)),
-        "and_lse": " and the log-sum-exp of each query's logits, f32" if op.lse else "",
-        "more": "\n".join(_more_words(form)),
+        "told": "\n".join(_told(form)),
         "v_dim": form.v_dim,
         "rank": "3" if op.varlen else "4",
         "views": _views(op),
         "counting": f"batch = {batch}\n{kv}",
-        "counted": ", batch",
+        "counted": ", batch, L_kv",
         "of_result": ", dtype=TORCH_RESULT" if form.narrow else "",
         "bytes": f"{copied}.view(torch.int8)" if form.narrow else copied,
         "checks": "\n".join(piece(check) for check in checks),
@@ -281,7 +278,18 @@ def _views(op: Attention) -> str:
     return "(t.transpose(1, 2) for t in (q, k, v, out))" if op.bshd else "q, k, v, out"
 
 
-def _logits_words(op: Attention) -> str:
+def _told(form: Form) -> list[str]:
+    """What the docstring of run() says, in lines."""
+    result = " and the log-sum-exp of each query's logits, f32" if form.op.lse else ""
+    returned = (
+        f"Torch tensors of TORCH_DTYPE with any strides but along d. Returns `out` (allocated when None){result}."
+    )
+    told = [f"{logits_words(form.op)}.", *_shape_words(form), returned, "Raises ValueError on anything else."]
+    return [line for words in (*told, *_more_words(form)) for line in wrap(words, 112, break_on_hyphens=False)]
+
+
+def logits_words(op: Attention) -> str:
+    """What the logits are and which keys a query sees."""
     words = "Q K^T / sqrt(d)" if op.softmax_scale is None else "scale Q K^T"
     words = f"logits = cap tanh({words} / cap)" if op.softcap else f"logits = {words}"
     words += " + bias" if op.bias else ""
@@ -323,7 +331,9 @@ def _shape_words(form: Form) -> list[str]:
 def _more_words(form: Form) -> list[str]:
     lines = []
     if form.op.varlen:
-        lines.append("most_rows is the most queries of an entry; found out from cu_q, on the host, when None.")
+        lines.append(
+            "most_rows is the most queries of an entry; rows beyond it are left alone. When None, it is found on the host."
+        )
     if form.narrow:
         lines.append(
             "q_scale, k_scale and v_scale are the factors that q, k and v were divided by: of the whole tensor."
@@ -382,6 +392,10 @@ _CHECKS = {
         raise ValueError(f"splits {splits}: with a batch of {batch} at least 1 and at most {GRID_LIMIT // batch}")
     """,
 }
+_WHOLE_GROUPS = """
+if heads % HEADS_PER_KV:
+    raise ValueError(f"{HEADS_PER_KV} heads of q share a head of k and v: q has {heads}")
+"""
 _LSE = """
 lse = torch.empty(@shape@, dtype=torch.float32, device=q.device) if lse is None else lse
 require("lse", lse, tuple(@shape@), torch.float32, q.device)
@@ -400,9 +414,7 @@ def _check_text(form: Form) -> dict[str, str]:
         "from_": "1" if op.page else "0",
         "kv_heads": f"({kv_heads},)" if op.page else f"(entries, {kv_heads})",
         "sharing": "; HEADS_PER_KV = {HEADS_PER_KV} heads of q share one of k and v" if op.group > 1 else "",
-        "splits": "",
-        "times": "",
-        "batch": "batch",
+        "whole_groups": piece(_WHOLE_GROUPS) if op.group > 1 else "",
     }
 
 
