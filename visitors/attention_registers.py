@@ -38,8 +38,9 @@ FRAGMENTS_LEAST = 20
 #: through LDS, as much again and all ArchVGPRs with scalar FMA, which the compiler schedules most freely.
 ALLOWANCE = 5
 #: Registers that options take, as the binaries at the limit of two waves a SIMD told (d = 96 and 128): distances and
-#: the slope, constants of the soft cap, rows that a table finds, where what a split of the keys comes to is stored.
-ALIBI, SOFTCAP, PAGE_NUMBERS, SPLIT_RESULTS = 12, 14, 14, 14
+#: the slope, constants of the soft cap, rows that a table finds, where what a split of the keys comes to is stored, and
+#: comparisons with both ends of a window.
+ALIBI, SOFTCAP, PAGE_NUMBERS, SPLIT_RESULTS, WINDOW = 12, 14, 14, 14, 12
 FULL_STEP = 64
 #: Head dims beyond which only the smallest tiles come into question.
 LEAST_TILES_D = 256
@@ -48,8 +49,9 @@ FULL_STEP_TO_D = 128
 
 def bounds_registers(op: Attention, query_tiles: int) -> int:
     """Ends of what a query sees: one with a causal mask, two of a window, three with sink tokens."""
-    ends = 2 + (op.sink > 0) if op.window else int(op.causal)
-    return ends * query_tiles
+    if op.window:
+        return WINDOW + (2 + (op.sink > 0)) * query_tiles
+    return int(op.causal) * query_tiles
 
 
 def logits_registers(op: Attention, query_tiles: int, scores: int) -> int:

@@ -332,7 +332,7 @@ def _more_words(form: Form) -> list[str]:
     lines = []
     if form.op.varlen:
         lines.append(
-            "most_rows is the most queries of an entry; rows beyond it are left alone. When None, it is found on the host."
+            "most_rows is the most queries of an entry; rows beyond it are left alone. None: found on the host."
         )
     if form.narrow:
         lines.append(
