@@ -121,6 +121,30 @@ def test_no_read_of_lds_has_a_conflict(hw):
     assert sum(lost) == 0
 
 
+#: 8-bit floats, of the kind that the target has.
+NARROW = [
+    Kernel("mi300x", "fp8_e4m3fnuz", 64, ("causal", "lse")),
+    Kernel("mi355x", "fp8_e4m3fn", 128, ("sink", "causal", "page16", "splits")),
+    Kernel("mi300x", "fp8_e4m3fnuz", 40, ("softcap", "bias", "gqa")),
+    Kernel("mi300x", "fp8_e4m3fnuz", 128, ("page128", "causal", "bshd", "splits")),
+    Kernel("mi355x", "fp8_e4m3fn", 1, ("alibi", "varlen", "lse")),
+    Kernel("mi355x", "fp8_e4m3fn", 256, ("window", "key_lengths")),
+]
+
+
+@pytest.mark.parametrize("kernel", NARROW[:1], ids=str)
+def test_8_bit_floats(kernel, record_property):
+    keeps_its_promises(kernel)
+    agrees(kernel, [(5, 6), (17, 300)], record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", NARROW, ids=str)
+def test_8_bit_floats_with_options(kernel, record_property):
+    keeps_its_promises(kernel)
+    agrees(kernel, SHAPES, record_property)
+
+
 # --- special values ---------------------------------------------------------------------------------------------------
 
 CAUSAL = Kernel("mi300x", "f16", 64, ("causal", "lse"))
@@ -291,7 +315,7 @@ def replaced_cap(kernel, L_q, L_kv, inputs, cap):
     return AttentionRun(derivation, compiled(kernel), inputs, How())
 
 
-# --- promises that were broken once ------------------------------------------------------------------------------------
+# --- promises that were broken once -----------------------------------------------------------------------------------
 
 AT_THE_LIMIT = [
     Kernel("mi300x", "f16", 128, ("sink", "causal", "page16", "gqa", "lse")),
