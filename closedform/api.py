@@ -72,8 +72,8 @@ def derive(
     """Tiles of the operator on that GPU, or the constraint that forbids any: a value, never an exception.
 
     model: "default", of the kernels that we emit, or "paper"; left out, the operator's first.
-    `overrides` fix what would be derived: of attention atom ("32x32" or "16x16"), tile_q, tile_kv, waves; of gemm,
-    conv2d and softmax their knobs.
+    `overrides` fix what would be derived: of attention atom ("32x32" or "16x16"), tile_q, tile_kv, waves, splits; of
+    gemm, conv2d and softmax their knobs.
     Raises BadInput for names and values that do not exist.
     """
     from .visitors.feasibility import derive as derive_operator

@@ -45,9 +45,12 @@ def fused_bytes(op: Attention) -> int:
 
     L = 16384, d = 128, f32: 33.6 MB.
     """
-    rows = op.heads * op.L_q + op.key_heads * op.L_kv
+    from .hw.dtypes import dtype
+
+    q, kv = op.heads * op.L_q, op.key_heads * op.L_kv
+    moved = (q * op.d + kv * (op.d + op.columns)) * op.elem_bytes + q * op.columns * dtype(op.result).bytes
     bias = 4 * op.bias * op.heads * op.visibility.pairs
-    return op.batch * (rows * (op.d + op.columns) * op.elem_bytes + 4 * op.lse * op.heads * op.L_q + bias)
+    return op.batch * (moved + 4 * op.lse * q + bias)
 
 
 def scores_bytes(op: Attention) -> int:

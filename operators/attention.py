@@ -130,6 +130,8 @@ class Attention:
             if value not in known:
                 near = near_names(str(value), known)
                 raise BadInput(f"{name}={value!r} is not offered for attention: {near}")
+        if self.v_dim == self.d:
+            object.__setattr__(self, "v_dim", 0)
         self._check_kv_heads()
         self._check_factor("softmax_scale")
         self._check_factor("softcap")

@@ -200,8 +200,8 @@ class _Model:
         worthwhile = round_up(USEFUL_TILE_KV[0], align)
         if self.fixed.tile_kv is None and wanted < worthwhile:
             limits = self._limits(shape, groups, per_simd, waves * tile_q)
-            wider = self._shape(atom, tile_q, min(limits[0].value, limits[1].value, keys, worthwhile), waves)
-            if wider.tile_kv > wanted and self._fits(wider, budget):
+            longest = min(limits[0].value, limits[1].value, keys, worthwhile)
+            if longest > wanted and self._fits(wider := self._shape(atom, tile_q, longest, waves), budget):
                 shape = wider
         lds_bytes = shape.tile_kv * key_bytes
         _, arch, acc, _ = predicted_registers(hw, shape, per_simd)
@@ -305,6 +305,8 @@ class _Model:
         if self.fixed.splits is not None:
             if self.fixed.splits > 1 and (op.varlen or op.variant != "chained"):
                 raise BadInput(f"splits={self.fixed.splits} is not offered with varlen or the variants of the paper")
+            if self.fixed.splits > (steps := longest_steps(op, tiles)):
+                raise BadInput(f"splits={self.fixed.splits} leaves some without any of the {steps} steps of keys")
             return self.fixed.splits
         if op.varlen or op.variant != "chained" or op.L_q > DECODE_ROWS:
             return 1
@@ -404,7 +406,7 @@ class _Model:
         if op.page:
             notes.append(_page_note(op, tiles))
         if not c.grid.fills_device:
-            splits = hw.num_cus // c.grid.blocks
+            splits = min(hw.num_cus // c.grid.blocks, self._most_splits(tiles))
             more = f", and so would splitting the keys {splits} ways (--splits {splits})" if splits > 1 else ""
             notes.append(f"{c.grid.verdict}; more heads or batch entries would fill it{more}")
         resources = predicted_resources(hw, c.shape, c.lds_bytes, tiles.waves_per_simd)

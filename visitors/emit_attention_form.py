@@ -88,4 +88,4 @@ def attention_name(op: Attention, tiles: AttentionTiles) -> list[str]:
         value = getattr(op, name)
         if value:
             parts.append(name.replace("_", "") if value is True else f"{name.replace('_', '')}{value!r}")
-    return [*parts, *(["split"] if tiles.splits > 1 else [])]
+    return [*parts, *([f"split{tiles.splits}"] if tiles.splits > 1 else [])]

@@ -40,7 +40,7 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     out = q.new_empty((*q.shape[:-1], @v_dim@)@of_result@) if out is None else out
     if any(t.dim() != @rank@ for t in (q, k, v, out)):
         raise ValueError(f"q, k, v and out must be @rank@-D: {[tuple(t.shape) for t in (q, k, v, out)]}")
-    q, k, v, result = @views@
+    @views@
     @counting@
     check(q, k, v, result@counted@)
     @checks@
@@ -55,6 +55,14 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     if target is not result:
         result.copy_(target)
     return @returned@
+'''
+
+_REQUIRE = '''
+def require(name, tensor, shape, dtype, device):
+    """ValueError unless an argument is a contiguous tensor of that shape and type on that device."""
+    if (tuple(tensor.shape), tensor.dtype, tensor.device) != (shape, dtype, device) or not tensor.is_contiguous():
+        got = f"{tensor.dtype} {tuple(tensor.shape)} of strides {tensor.stride()} on {tensor.device}"
+        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {got}")
 '''
 
 _CHECK = '''
@@ -78,11 +86,7 @@ def check(q, k, v, out@counted@):
         raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
 
 
-def require(name, tensor, shape, dtype, device):
-    """ValueError unless an argument is a contiguous tensor of that shape and type on that device."""
-    if (tuple(tensor.shape), tensor.dtype, tensor.device) != (shape, dtype, device) or not tensor.is_contiguous():
-        got = f"{tensor.dtype} {tuple(tensor.shape)} of strides {tensor.stride()} on {tensor.device}"
-        raise ValueError(f"{name} must be a contiguous {dtype} tensor {shape} on {device}, not {got}")
+@require@
 
 
 def loadable(tensor):
@@ -255,7 +259,7 @@ def _run_text(form: Form) -> dict[str, str]:
         "told": "\n".join(_told(form)),
         "v_dim": form.v_dim,
         "rank": "3" if op.varlen else "4",
-        "views": _views(op),
+        "views": "result = out" if _views(op) == "q, k, v, out" else f"q, k, v, result = {_views(op)}",
         "counting": f"batch = {batch}\n{kv}",
         "counted": ", batch, L_kv",
         "of_result": ", dtype=TORCH_RESULT" if form.narrow else "",
@@ -414,6 +418,7 @@ def _check_text(form: Form) -> dict[str, str]:
         "from_": "1" if op.page else "0",
         "kv_heads": f"({kv_heads},)" if op.page else f"(entries, {kv_heads})",
         "sharing": "; HEADS_PER_KV = {HEADS_PER_KV} heads of q share one of k and v" if op.group > 1 else "",
+        "require": piece(_REQUIRE) if op.lse or {*_inputs(op)} - {"bias"} else "",
         "whole_groups": piece(_WHOLE_GROUPS) if op.group > 1 else "",
     }
 
@@ -514,7 +519,7 @@ def _compiled(form: Form) -> str:
         f'given = example("cpu", 2, {"2 * PAGE" if op.page else 2}, {heads}, 2)',
         'q, k, v = given["q"], given["k"], given["v"]',
         f"out = q.new_empty((*q.shape[:-1], {form.v_dim}){', dtype=TORCH_RESULT' if form.narrow else ''})",
-        f"q, k, v, target = {_views(op)}",
+        "target = out" if _views(op) == "q, k, v, out" else f"q, k, v, target = {_views(op)}",
         *(["q, k, v = (t.view(torch.int8) for t in (q, k, v))"] if form.narrow else []),
     ]
     results = ["target"]

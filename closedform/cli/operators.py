@@ -107,16 +107,21 @@ _ATTENTION = (
     click.option(
         "--causal", is_flag=True, help="No key behind the query's position; the last query is at the last key."
     ),
-    click.option("--window", type=int, default=0, metavar="N", help="Only keys less than N from the query's position."),
-    click.option("--sink", type=int, default=0, metavar="N", help="First keys that the window does not hide."),
-    click.option("--v-dim", type=int, default=0, metavar="N", help="Columns of V and O; --d when left out."),
+    click.option(
+        "--window", type=click.IntRange(1), metavar="N", help="Only keys less than N from the query's position."
+    ),
+    click.option("--sink", type=click.IntRange(1), metavar="N", help="First keys that the window does not hide."),
+    click.option("--v-dim", type=click.IntRange(1), metavar="N", help="Columns of V and O; --d when left out."),
     click.option("--softcap", type=float, metavar="X", help="Logits become X tanh(logit / X)."),
     click.option("--bias", is_flag=True, help="Add a bias [batch, heads, L, Lkv] to the logits."),
     click.option("--alibi", is_flag=True, help="Subtract slope times distance from the logits, a slope for each head."),
     click.option("--key-lengths", is_flag=True, help="Each entry of the batch has a number of keys of its own."),
     click.option("--varlen", is_flag=True, help="Entries lie end to end; cu_seqlens says where they begin."),
     click.option(
-        "--page", type=int, default=0, metavar="N", help="K and V lie in pages of N keys; with --key-lengths."
+        "--page",
+        type=click.IntRange(1),
+        metavar="N",
+        help="K and V lie in pages of N keys, a power of two; with --key-lengths.",
     ),
     click.option(
         "--layout", default="BHSD", show_default=True, metavar="BHSD|BSHD", help="Order of the tensors' axes."
@@ -135,7 +140,12 @@ _ATTENTION_KNOBS = (
     click.option("--tile-q", type=int, metavar="N", help="Query rows of one wave, instead of the derived number."),
     click.option("--tile-kv", type=int, metavar="N", help="Keys of one step, instead of the derived number."),
     click.option("--waves", type=int, metavar="N", help="Waves of a workgroup, instead of the derived number."),
-    click.option("--splits", type=int, metavar="N", help="Workgroups that share the keys of a query block."),
+    click.option(
+        "--splits",
+        type=int,
+        metavar="N",
+        help="Workgroups that share the keys of a query block; derived for up to 16 queries.",
+    ),
 )
 
 
@@ -229,12 +239,16 @@ def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
     if layout not in ATTENTION_LAYOUTS:
         raise BadInput(f"layout {layout!r} is not offered for attention: {near_names(layout, ATTENTION_LAYOUTS)}")
     names = ("d", "heads", "kv_heads", "batch", "variant", "softmax_scale", "lse", *OPTIONS)
+    counts = ("window", "sink", "v_dim", "page")
+    given: dict[str, Any] = {name: values.pop(name) for name in names if name not in ("bshd", *counts)}
+    given |= {name: values.pop(name) or 0 for name in counts}
+    kind = dtype_from(values.pop("dtype"))
     return Attention(
         L_q=length,
         L_kv=length if keys is None else keys,
-        **{name: values.pop(name) for name in names if name != "bshd"},
+        **given,
         bshd=layout == "BSHD",
-        dtype=hw.resolve_dtype(dtype_from(values.pop("dtype"))).name,
+        dtype=hw.resolve_dtype(kind).name if kind == "fp8" else kind,
     )
 
 

@@ -44,7 +44,9 @@ common_options = stack(
     ),
     click.option("--cus", type=int, metavar="N", help="Compute units, where fewer than all are visible."),
     click.option(
-        "--dtype", metavar="NAME", help="f32 (default), f16 or bf16; gemm and conv2d: fp8, bf8, i8 too, gemm f64, xf32."
+        "--dtype",
+        metavar="NAME",
+        help="f32 (default), f16 or bf16; fp8 but for softmax; gemm, conv2d: bf8, i8; gemm f64, xf32.",
     ),
     json_option,
 )
