@@ -305,8 +305,8 @@ class _Model:
         if self.fixed.splits is not None:
             if self.fixed.splits > 1 and (op.varlen or op.variant != "chained"):
                 raise BadInput(f"splits={self.fixed.splits} is not offered with varlen or the variants of the paper")
-            if self.fixed.splits > (steps := longest_steps(op, tiles)):
-                raise BadInput(f"splits={self.fixed.splits} leaves some without any of the {steps} steps of keys")
+            if self.fixed.splits * op.batch > GRID_LIMIT:
+                raise BadInput(f"splits={self.fixed.splits} of a batch of {op.batch}: a launch has at most {GRID_LIMIT}")
             return self.fixed.splits
         if op.varlen or op.variant != "chained" or op.L_q > DECODE_ROWS:
             return 1
