@@ -306,7 +306,7 @@ class _Model:
             if self.fixed.splits > 1 and (op.varlen or op.variant != "chained"):
                 raise BadInput(f"splits={self.fixed.splits} is not offered with varlen or the variants of the paper")
             if self.fixed.splits * op.batch > GRID_LIMIT:
-                raise BadInput(f"splits={self.fixed.splits} of a batch of {op.batch}: a launch has at most {GRID_LIMIT}")
+                raise BadInput(f"splits={self.fixed.splits} of a batch of {op.batch}: {GRID_LIMIT} in all at most")
             return self.fixed.splits
         if op.varlen or op.variant != "chained" or op.L_q > DECODE_ROWS:
             return 1
