@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 
 from closedform.hw import catalogue
 from closedform.operators.accuracy import compare, compare_lse, relative_error
-from closedform.operators.attention import DTYPES, VARIANTS, Attention, AttentionTiles
+from closedform.operators.attention import VARIANTS, Attention, AttentionTiles
 from closedform.operators.level import Level
 from closedform.operators.reference import lse_reference, reference
 from closedform.simulation_case import worst_of
 from closedform.visitors.compute import ComputeVisitor, input_shapes
 
 GPUS = ("mi100", "mi210", "mi300x", "mi350x")
+#: Types that every variant takes.
+WIDE = ("f32", "f16", "bf16")
 ATOMS = {
     f"{atom.gfx}-{atom.instruction}": atom
     for gpu in GPUS
     for atom in catalogue.get(gpu).atoms
-    if atom.emit and atom.blocks == 1 and atom.dtype_a == atom.dtype_b and atom.dtype_a.name in DTYPES
+    if atom.emit and atom.blocks == 1 and atom.dtype_a == atom.dtype_b and atom.dtype_a.name in WIDE
 }
 #: Instructions that differ in shape or types; the same ones recur on several targets.
 KINDS = {(atom.dtype_a.name, atom.m, atom.k): atom for atom in ATOMS.values()}
