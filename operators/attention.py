@@ -56,6 +56,8 @@ EXCLUSIVE = {
     ("varlen", "page"): "pages have a table instead of rows end to end; their numbers of keys are key_lengths",
     ("varlen", "bias"): "the bias of entries that lie end to end has no rows of one length",
 }
+#: Queries up to which attention counts as decoding.
+DECODE_ROWS = 16
 #: What the variants of the paper do without.
 OPTIONS = ("causal", "window", "sink", "v_dim", "softcap", "bias", "alibi", "key_lengths", "varlen", "page", "bshd")
 #: How P reaches the second product: in registers, through LDS, or through LDS to scalar multiply-adds.
@@ -206,6 +208,11 @@ class Attention:
     def visibility(self) -> Visibility:
         """Which keys a query sees, of an entry with L_q queries and L_kv keys."""
         return Visibility(self.L_q, self.L_kv, self.causal, self.window, self.sink)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the queries are so few that the keys are split where they leave compute units idle."""
+        return self.L_q <= DECODE_ROWS
 
     @property
     def has_mask(self) -> bool:

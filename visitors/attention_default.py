@@ -47,8 +47,6 @@ FMA_COLUMNS = 2
 #: Keys of a step, tried in this order. Beyond 64 the two barriers of a step are a few percent of its matrix time, while
 #: scores and exponentials keep growing.
 USEFUL_TILE_KV = (64, 32, 16)
-#: Queries up to which attention counts as decoding, whose keys are split where the queries leave compute units idle.
-DECODE_ROWS = 16
 #: Head dims up to which two waves of a 16-bit type share a SIMD, where one hides the softmax of the other; P on its way
 #: through LDS takes registers, too.
 TWO_WAVES_D = {"chained": 128, "lds": 96, "fma": 0}
@@ -308,7 +306,7 @@ class _Model:
             if self.fixed.splits * op.batch > GRID_LIMIT:
                 raise BadInput(f"splits={self.fixed.splits} of a batch of {op.batch}: {GRID_LIMIT} in all at most")
             return self.fixed.splits
-        if op.varlen or op.variant != "chained" or op.L_q > DECODE_ROWS:
+        if op.varlen or op.variant != "chained" or not op.decodes:
             return 1
         blocks = ceil_div(op.L_q, tiles.block_q) * op.heads * op.batch
         slots = self.hw.num_cus * resident

@@ -6,7 +6,7 @@ from closedform.operators.attention import Attention
 
 from .emit_text import fill, join, piece
 
-__all__ = ["formula", "host"]
+__all__ = ["CHECK_SCALE", "formula", "host"]
 
 _LAUNCH = """
 @flyc.jit
@@ -141,7 +141,7 @@ attention_kernel(Q, K, V, O, LSE, L_q, L_kv, scale, value_attrs={"rocdl.waves_pe
     grid=grid, block=(THREADS, 1, 1), stream=stream
 )
 """
-_CHECK_SCALE = """
+CHECK_SCALE = """
 if not 0.0 < scale < math.inf:
     raise ValueError(f"scale {scale}: the factor of the logits must be positive and finite")
 """
@@ -196,7 +196,7 @@ def _scale_text(op: Attention) -> dict[str, str]:
     return {
         "formula": formula(op),
         "scale_parameter": ", scale=SCALE" if scaled else "",
-        "check_scale": piece(_CHECK_SCALE) if scaled else "",
+        "check_scale": piece(CHECK_SCALE) if scaled else "",
         "scale": "scale" if scaled else "1.0 / math.sqrt(d)",
     }
 

@@ -9,6 +9,7 @@ from closedform.operators.attention import Attention
 from . import emit_attention_entry as entry
 from . import emit_attention_logits as logits
 from .emit_attention_form import Form
+from .emit_attention_host import CHECK_SCALE
 from .emit_text import fill, join, piece
 
 __all__ = ["host_with_options", "logits_words"]
@@ -195,7 +196,7 @@ def host_with_options(form: Form) -> str:
 
 
 def _inputs(op: Attention) -> list[str]:
-    """Tensors that run() takes behind q, k and v."""
+    """Tensors that run() takes behind q, k and v, in the order in which the kernel takes them."""
     named = (("cu_q", op.varlen), ("cu_kv", op.varlen), ("key_lengths", op.key_lengths), ("pages", op.page))
     return [name for name, there in (*named, ("bias", op.bias), ("slopes", op.alibi)) if there]
 
@@ -232,7 +233,7 @@ def _run_text(form: Form) -> dict[str, str]:
     numbers += ["q_scale=1.0, k_scale=1.0, v_scale=1.0"] if form.narrow else []
     numbers += [*(["splits=SPLITS"] if form.split else []), *(["most_rows=None"] if op.varlen else [])]
     batch = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
-    checks = [_CHECKS[name] for name in inputs] + [_CHECKS["scale"]] * (op.softmax_scale is not None)
+    checks = [_CHECKS[name] for name in inputs] + [CHECK_SCALE] * (op.softmax_scale is not None)
     checks += [_CHECKS["small_pages"]] * form.small_pages
     checks += [_CHECKS["cap"]] * bool(op.softcap) + [_CHECKS["splits"]] * form.split
     kv = ("L_kv = k.shape[2]", "L_kv = pages.shape[-1] * PAGE")[op.page > 0]
@@ -243,8 +244,7 @@ def _run_text(form: Form) -> dict[str, str]:
     else:
         shown = ""
     results = ["partial", "partial_lse"] if form.split else ["target", *([shown] if op.lse else [])]
-    tensors = ["q", "k", "v", *results, *[name for name in inputs if name not in ("bias", "slopes")]]
-    tensors += [name for name in ("bias", "slopes") if name in inputs]
+    tensors = ["q", "k", "v", *results, *inputs]
     tensors += ["target", *([shown] if op.lse else [])] if form.split else []
     sizes = ["L_q", "L_kv", *(["most_rows"] if op.varlen else []), "heads", "batch"]
     scale = "scale" if op.softmax_scale is not None else "1.0 / math.sqrt(HEAD_DIM)"
@@ -383,10 +383,6 @@ _CHECKS = {
     "slopes": """
     require("slopes", slopes, (q.shape[1],), torch.float32, q.device)
     """,
-    "scale": """
-    if not 0.0 < scale < math.inf:
-        raise ValueError(f"scale {scale}: the factor of the logits must be positive and finite")
-    """,
     "cap": """
     if not 0.0 < cap < math.inf:
         raise ValueError(f"cap {cap}: the bound of the logits must be positive and finite")
@@ -439,8 +435,6 @@ def _reference_text(form: Form) -> dict[str, str]:
     if op.bias:
         entries = "len(cu_q) - 1" if op.varlen else "q.shape[0]"
         lines.insert(0, f"bias = bias.expand({entries}, -1, -1, -1)[i].double()")
-    named = [name for name in inputs if name != "slopes"]
-    signature = [*named, *(["slopes"] if op.alibi else [])]
     shape = {name: str(getattr(op, name)) for name in ("L_q", "L_kv", "heads", "batch")}
     factor = "SCALE" if op.softmax_scale is not None else "(1.0 / math.sqrt(HEAD_DIM))"
     lse_of = "lse[:, cu_q[i] : cu_q[i + 1]]" if op.varlen else "lse[i]"
@@ -455,7 +449,7 @@ def _reference_text(form: Form) -> dict[str, str]:
         **shape,
         "and_bias": ", and its bias" if op.bias else "",
         "entry": "\n".join(lines),
-        "taken": "".join(f", {name}" for name in signature),
+        "taken": "".join(f", {name}" for name in inputs),
         "repeat": "k, v = (t.repeat_interleave(HEADS_PER_KV, 0) for t in (k, v))" if op.group > 1 else "",
         "bias": ", bias" if op.bias else "",
         "attended": "".join([", bias" if op.bias else "", ", slopes" if op.alibi else ""]),
@@ -530,9 +524,7 @@ def _compiled(form: Form) -> str:
         results.append("lse")
     if op.lse:
         lines.append("lse = torch.empty(target.shape[:3])")
-    order = [name for name in _inputs(op) if name not in ("bias", "slopes")]
-    order += [name for name in ("bias", "slopes") if name in _inputs(op)]
-    tensors = ["q", "k", "v", *results, *(f'given["{name}"]' for name in order)]
+    tensors = ["q", "k", "v", *results, *(f'given["{name}"]' for name in _inputs(op))]
     tensors += ["target", *(["lse"] if op.lse else [])] if form.split else []
     sizes = ["2", "2", *(["2"] if op.varlen else []), heads, "2", "1.0", *(["1.0"] if op.softcap else [])]
     sizes += [*(["1.0"] if form.narrow else []), *(["2"] if form.split else [])]

@@ -19,8 +19,6 @@ from .step import STAGED_BUFFERS
 
 __all__ = ["ATTENTION_CONFIG", "predict_attention", "select_attention"]
 
-#: Queries up to which derived kernels split the keys.
-DECODE_ROWS = 16
 #: Options whose work the model does not know.
 BEYOND = ("bias", "alibi", "softcap", "key_lengths", "varlen", "page")
 #: What a configuration of attention is made of.
@@ -35,7 +33,7 @@ def _notes(op: Attention, k: Constants, hw: HardwareDescriptor) -> tuple[str, ..
         found.append(f"the model reads K and V once for each of the {op.heads} heads")
     if op.window:
         found.append("the model has every query see the mean number of keys of the window")
-    if op.L_q <= DECODE_ROWS:
+    if op.decodes:
         found.append("the model does not split the keys over workgroups, as derived kernels of few queries do")
     beyond = [name for name in BEYOND if getattr(op, name)]
     if beyond:
