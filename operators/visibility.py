@@ -86,10 +86,7 @@ class Visibility:
         Tiles of sinks come first, each tile once. Of `splits` workgroups that share them, number `split` takes an even
         run; the last ones may be left without any.
         """
-        sinks, begin, end = self.span(rows)
-        ahead = range(-(-sinks // tile_kv))
-        first = max(begin // tile_kv, len(ahead))
-        near = range(first, max(-(-end // tile_kv), first))
+        ahead, near = self._runs(rows, tile_kv)
         total = len(ahead) + len(near)
         share = -(-total // splits)
         whole = Window.whole(self.L_kv)
@@ -98,10 +95,14 @@ class Visibility:
 
     def count(self, rows: Window, tile_kv: int) -> int:
         """How many tiles `tiles` yields."""
+        return sum(len(run) for run in self._runs(rows, tile_kv))
+
+    def _runs(self, rows: Window, tile_kv: int) -> tuple[range, range]:
+        """Numbers of the tiles of sinks, and of the other tiles that the queries `rows` may see."""
         sinks, begin, end = self.span(rows)
-        ahead = -(-sinks // tile_kv)
-        first = max(begin // tile_kv, ahead)
-        return ahead + max(-(-end // tile_kv) - first, 0)
+        ahead = range(-(-sinks // tile_kv))
+        first = max(begin // tile_kv, len(ahead))
+        return ahead, range(first, max(-(-end // tile_kv), first))
 
     def is_full(self, rows: Window, keys: Window) -> bool:
         """Whether each of the queries sees each of the keys: the interval or the sink tokens of each have all."""
