@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Launched", "load_kernel", "recorded_file", "recorded_module", "words_of"]
+if TYPE_CHECKING:
+    from .hw.sim import Program, Result
+
+__all__ = ["Launched", "execute_launch", "load_kernel", "recorded_file", "recorded_module", "words_of"]
 
 #: Called for every launch with the kernel's name, its arguments by parameter name, and the grid.
 Launched = Callable[[str, dict[str, Any], tuple[int, int, int]], None]
@@ -71,6 +74,32 @@ def _recording(launched: Launched) -> Iterator[None]:
         yield
     finally:
         flyc.jit, flyc.kernel = kept
+
+
+def execute_launch(
+    program: Program,
+    kernel: str,
+    values: dict[str, Any],
+    grid: tuple[int, int, int],
+    outputs: Collection[str],
+    *,
+    partial: bool = False,
+    **options: Any,
+) -> Result:
+    """Execute a recorded launch on the simulator, with the simulator's own `options`.
+
+    The tensors named in `outputs` start undefined; with `partial` the kernel need not store all of them.
+    """
+    import torch
+
+    from .hw.sim import Out, flydsl_args, run
+
+    arguments = []
+    for parameter, value in values.items():
+        words = words_of(value) if isinstance(value, torch.Tensor) else value
+        arguments.append(Out(words, partial=partial) if parameter in outputs else words)
+    name = next(k for k in program.kernels if k.startswith(kernel))
+    return run(program, flydsl_args(program.kernel(name), arguments), grid, kernel=name, **options)
 
 
 def words_of(tensor: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emitted_file import recorded_module, words_of
-from .hw.sim import Out, flydsl_args, parse_file, run
+from .emitted_file import execute_launch, recorded_module, words_of
+from .hw.sim import parse_file
 from .simulation_case import UNTOUCHED, Array, Executed, How, require_memory, sampled, worst_of
 
 if TYPE_CHECKING:
@@ -145,21 +145,12 @@ class AttentionRun:
 
     def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute a launch; workspaces start undefined."""
-        import torch
-
         first = kernel == "attention_kernel"
-        outputs = ("PARTIAL", "PARTIAL_LSE") if first else ()
-        partial = ("O", "LSE")
-        arguments = []
-        for parameter, value in values.items():
-            words = words_of(value) if isinstance(value, torch.Tensor) else value
-            if isinstance(value, torch.Tensor) and parameter in (*outputs, *partial):
-                words = Out(words, partial=self.how.blocks is not None or self.op.varlen or parameter in outputs)
-            arguments.append(words)
-        name = next(k for k in self.program.kernels if k.startswith(kernel))
-        made = flydsl_args(self.program.kernel(name), arguments)
-        blocks = self._numbers(grid) if first else self._rows(grid)
-        self.results.append(run(self.program, made, grid, kernel=name, blocks=blocks, **self.how.run_options))
+        workspace = first and self.tiles.splits > 1
+        outputs = ("PARTIAL", "PARTIAL_LSE") if workspace else ("O", "LSE")
+        partial = workspace or self.op.varlen or self.how.blocks is not None
+        options = {"blocks": self._numbers(grid) if first else self._rows(grid), **self.how.run_options}
+        self.results.append(execute_launch(self.program, kernel, values, grid, outputs, partial=partial, **options))
         self.grids.append(grid)
 
     def _numbers(self, grid: tuple[int, int, int]) -> Array:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emitted_file import recorded_module, words_of
-from .hw.sim import Out, flydsl_args, parse_file, run
+from .emitted_file import execute_launch, recorded_module, words_of
+from .hw.sim import parse_file
 from .simulation_case import UNTOUCHED, Executed, How, require_memory, sampled
 from .traffic import compulsory_bytes
 
@@ -62,17 +62,10 @@ class _Case:
         most = 4 if self.op.result == "f16" else 128
         return torch.randint(-most, most, shape).to(kind) if kind is torch.int8 else torch.randn(shape).to(kind)
 
-    def _launched(self, _: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute the launch of the emitted file."""
-        import torch
-
-        arguments = []
-        for name, value in values.items():
-            words = words_of(value) if isinstance(value, torch.Tensor) else value
-            arguments.append(Out(words) if name == "Y" else words)
-        made = flydsl_args(self.program.kernel(), arguments)
-        blocks = sampled(int(np.prod(grid)), self.how.blocks)
-        self.results.append(run(self.program, made, grid, blocks=blocks, **self.how.run_options))
+        options = {"blocks": sampled(int(np.prod(grid)), self.how.blocks), **self.how.run_options}
+        self.results.append(execute_launch(self.program, kernel, values, grid, ("Y",), **options))
         self.grids.append(grid)
 
     def accuracy(self) -> Accuracy | None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emitted_file import recorded_module, words_of
-from .hw.sim import Out, flydsl_args, parse_file, run
+from .emitted_file import execute_launch, recorded_module, words_of
+from .hw.sim import parse_file
 from .simulation_case import UNTOUCHED, Array, Executed, How, require_memory, sampled, worst_of
 from .traffic import gemm_bytes
 
@@ -88,18 +88,10 @@ class _Case:
 
     def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute a launch of the emitted file; D and workspaces without counters start undefined."""
-        import torch
-
-        first, program = kernel == "gemm_kernel", self.program
+        first = kernel == "gemm_kernel"
         outputs = ("D", "W") if first and not self.tiles.stream_k else ("D",)
-        arguments = []
-        for parameter, value in values.items():
-            words = words_of(value) if isinstance(value, torch.Tensor) else value
-            arguments.append(Out(words) if parameter in outputs else words)
-        name = next(k for k in program.kernels if k.startswith(kernel))
-        made = flydsl_args(program.kernel(name), arguments)
-        blocks = self._numbers(first, grid)
-        self.results.append(run(program, made, grid, kernel=name, blocks=blocks, **self.how.run_options))
+        options = {"blocks": self._numbers(first, grid), **self.how.run_options}
+        self.results.append(execute_launch(self.program, kernel, values, grid, outputs, **options))
         self.grids.append(grid)
 
     def _numbers(self, first: bool, grid: tuple[int, int, int]) -> Array:

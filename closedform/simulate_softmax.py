@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emitted_file import recorded_module, words_of
-from .hw.sim import Out, flydsl_args, parse_file, run
+from .emitted_file import execute_launch, recorded_module, words_of
+from .hw.sim import parse_file
 from .simulation_case import UNTOUCHED, Array, Executed, How, require_memory, sampled
 from .traffic import compulsory_bytes
 
@@ -62,18 +62,10 @@ class _Case:
 
     def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute a launch; what a kernel stores starts undefined."""
-        import torch
-
         outputs = ("W",) if kernel == "state_kernel" else ("O", "L")
-        arguments = []
-        for parameter, value in values.items():
-            words = words_of(value) if isinstance(value, torch.Tensor) else value
-            arguments.append(Out(words) if parameter in outputs else words)
-        name = next(k for k in self.program.kernels if k.startswith(kernel))
-        made = flydsl_args(self.program.kernel(name), arguments)
         blocks = (self._chosen()[:, None] * self.tiles.splits + np.arange(self.tiles.splits)).ravel()
-        options = self.how.run_options
-        self.results.append(run(self.program, made, grid, kernel=name, blocks=blocks, **options))
+        options = {"blocks": blocks, **self.how.run_options}
+        self.results.append(execute_launch(self.program, kernel, values, grid, outputs, **options))
         self.grids.append(grid)
 
     def _chosen(self) -> Array:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .emitted_file import recorded_file, words_of
-from .hw.sim import Out, Program, flydsl_args, parse_file, run
+from .emitted_file import execute_launch, recorded_file
+from .hw.sim import Program, parse_file
 from .simulation import Simulation, compiled_kernel
 from .simulation_case import How, require_memory
 from .traffic import unfused_bytes
@@ -68,21 +68,14 @@ class _Launches:
 
     def _launched(self, kernel: str, values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         """Execute a launch. The outputs of products start undefined, P takes the place of S."""
-        import torch
-
         softmax = kernel in ("state_kernel", "softmax_kernel")
         if softmax:
             self.part = "softmax"
         elif self.part == "softmax":
             self.part = "values"
         program: Program = self.programs[self.part]
-        arguments = []
-        for parameter, value in values.items():
-            words = words_of(value) if isinstance(value, torch.Tensor) else value
-            arguments.append(Out(words) if parameter == "D" and not softmax else words)
-        name = next(k for k in program.kernels if k.startswith(kernel))
-        made = flydsl_args(program.kernel(name), arguments)
-        self.results.append(run(program, made, grid, kernel=name, **self.how.run_options))
+        outputs = () if softmax else ("D",)
+        self.results.append(execute_launch(program, kernel, values, grid, outputs, **self.how.run_options))
         self.grids.append(grid)
 
 

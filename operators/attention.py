@@ -13,17 +13,13 @@ from math import sqrt
 from numbers import Real
 from typing import ClassVar
 
-import numpy as np
-
 from closedform.hw.atoms import MFMAAtom
 from closedform.hw.dtypes import dtype
 from closedform.hw.errors import BadInput, near_names
 
 from .chain_layout import ChainLayout
 from .level import Level
-from .monoid import HEADROOM
 from .node import AtomNode, Node, check_extent
-from .numerics import Array, rounded
 from .policy import Pad
 from .view import View, Window
 from .visibility import Visibility
@@ -45,6 +41,9 @@ __all__ = [
 
 D_MAX = 512
 DTYPES = ("f32", "f16", "bf16", "fp8_e4m3fnuz", "fp8_e4m3fn")
+#: Powers of two that a logit may lie above the maximum it is taken relative to before the maximum is raised.
+#: Exponentials stay below 2^8, which f16 holds as precisely as any other value, and f32 the sum of 2^31 of them.
+HEADROOM = 8.0
 #: Powers of two by which exponentials are raised before they are rounded to 8 bits, and that a score may then lie
 #: above the maximum: 2^7 fits both kinds of e4m3, whose smallest number is 2^-9 or less.
 PEAK_8, HEADROOM_8 = 4.0, 3.0
@@ -252,11 +251,6 @@ class Attention:
     def headroom(self) -> float:
         """Powers of two that a score may lie above the running maximum."""
         return HEADROOM_8 if self.elem_bytes == 1 else HEADROOM
-
-    def p_rounded(self, p: Array) -> Array:
-        """Exponentials as the second product takes them."""
-        factor = np.float32(2.0**self.peak)
-        return np.asarray(rounded(p * factor, self.p_dtype) / factor)
 
     @property
     def p_dtype(self) -> str:

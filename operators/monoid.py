@@ -17,12 +17,9 @@ import numpy as np
 
 from .numerics import Array
 
-__all__ = ["HEADROOM", "LOG2_E", "SoftmaxState", "log2_scale", "merged", "power", "raised"]
+__all__ = ["LOG2_E", "SoftmaxState", "log2_scale", "merged", "power", "raised"]
 
 LOG2_E = 1.4426950408889634
-#: Powers of two that a logit may lie above the maximum it is taken relative to before the maximum is raised.
-#: Exponentials stay below 2^8, which f16 holds as precisely as any other value, and f32 the sum of 2^31 of them.
-HEADROOM = 8.0
 
 
 def log2_scale(scale: float) -> np.float32:
@@ -43,15 +40,15 @@ def power(x: Array, m: Array, c: np.float32) -> Array:
     return np.asarray(np.exp2((x - safe) * c))
 
 
-def raised(m: Array, top: Array, c: np.float32, axes: tuple[int, ...], headroom: float = HEADROOM) -> Array:
+def raised(m: Array, top: Array, c: np.float32, axes: tuple[int, ...], headroom: float) -> Array:
     """The maximum that a wave goes on with: fmax(m, top) if that of one row grew past the headroom, m otherwise.
 
     `axes` are those of the rows of a wave, which decide together. Any finite maximum gives the same quotient of sums;
     it is one of the logits so far, so the largest exponential is at least 1 and none is above 2^headroom.
 
-    >>> raised(np.float32([-np.inf, 0.0]), np.float32([2.0, 1.0]), np.float32(1.0), (0,)).tolist()
+    >>> raised(np.float32([-np.inf, 0.0]), np.float32([2.0, 1.0]), np.float32(1.0), (0,), 8.0).tolist()
     [2.0, 1.0]
-    >>> raised(np.float32([0.0, 0.0]), np.float32([8.0, 1.0]), np.float32(1.0), (0,)).tolist()
+    >>> raised(np.float32([0.0, 0.0]), np.float32([8.0, 1.0]), np.float32(1.0), (0,), 8.0).tolist()
     [0.0, 0.0]
     """
     grown = ((top - m) * c > headroom).any(axis=axes, keepdims=True)
@@ -93,9 +90,7 @@ class SoftmaxState:
         """
         return self._relative_to(np.fmax(self.m, _top(scores)), scores, c)
 
-    def absorb_lazily(
-        self, scores: Array, c: np.float32, headroom: float = HEADROOM
-    ) -> tuple[SoftmaxState, Array, Array]:
+    def absorb_lazily(self, scores: Array, c: np.float32, headroom: float) -> tuple[SoftmaxState, Array, Array]:
         """`absorb` for the rows of one wave, which raise their maxima together and only when that is due."""
         return self._relative_to(raised(self.m, _top(scores), c, (0,), headroom), scores, c)
 

@@ -22,14 +22,18 @@ def accumulator(dtype: str) -> type[np.floating[Any]]:
     return np.float64 if dtype == "f64" else np.float32
 
 
-def rounded(x: Any, dtype: str) -> Array:
+def rounded(x: Any, dtype: str, peak: float = 0.0) -> Array:
     """`x` rounded to `dtype`, to nearest with ties to even, as an array of the accumulator's type.
 
-    Overflow gives infinity, as on the machine. BadInput for a type without a rounding here.
+    With a `peak` it is the product with 2^peak that is rounded: small numbers keep more digits. Overflow gives
+    infinity, as on the machine. BadInput for a type without a rounding here.
 
     >>> float(rounded(1.01, "bf16"))
     1.0078125
     """
+    if peak:
+        factor = accumulator(dtype)(2.0**peak)
+        return np.asarray(rounded(x * factor, dtype) / factor)
     if dtype == "f64":
         return np.asarray(x, dtype=np.float64)
     with np.errstate(over="ignore"):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from .numerics import Array
 from .view import Window
+
+if TYPE_CHECKING:
+    from .numerics import Array
 
 __all__ = ["Visibility"]
 
@@ -42,6 +43,8 @@ class Visibility:
 
     def mask(self) -> Array:
         """[L_q, L_kv] of booleans: True where the query sees the key."""
+        import numpy as np
+
         return self.sees(np.arange(self.L_q)[:, None], np.arange(self.L_kv))
 
     def sees(self, query: Array, key: Array) -> Array:

@@ -20,7 +20,7 @@ from closedform.operators.attention_logits import logits
 from closedform.operators.attention_reference import attention_entries
 from closedform.operators.level import Level
 from closedform.operators.monoid import SoftmaxState, log2_scale, merged, power
-from closedform.operators.numerics import Array
+from closedform.operators.numerics import Array, rounded
 from closedform.operators.view import Window
 
 from .compute_attention_machine import AttentionMachine
@@ -121,7 +121,7 @@ class AttentionCompute(Visitor):
         scores = q[node.rows.slice] @ k[keys].T
         x = logits(op, scores, op.visibility, queries, numbers, added, self._slope(node))
         self._state, p, rescale = self._state.absorb_lazily(x, log2_scale(op.logit_scale), op.headroom)
-        self._sum = self._sum * rescale[:, None] + op.p_rounded(p) @ v[keys]
+        self._sum = self._sum * rescale[:, None] + rounded(p, op.p_dtype, op.peak) @ v[keys]
 
     def visit_ScoreAtom(self, node: ScoreAtom) -> None:
         self._machine.score(node)
@@ -179,5 +179,5 @@ def one_shot(
     c = log2_scale(op.logit_scale)
     x = logits(op, q @ np.swapaxes(k, -1, -2), op.visibility, queries, numbers, bias, slopes)
     state = SoftmaxState.of(x, c)
-    p = op.p_rounded(power(x, state.m[..., None], c))
+    p = rounded(power(x, state.m[..., None], c), op.p_dtype, op.peak)
     return np.asarray((p @ v) * state.inverse()[..., None]), state.lse(op.logit_scale)

@@ -16,7 +16,7 @@ from closedform.operators.attention import AttentionStep, AttentionTiles, Attent
 from closedform.operators.attention_logits import logits
 from closedform.operators.chain_layout import ChainLayout
 from closedform.operators.monoid import SoftmaxState, log2_scale, power, raised
-from closedform.operators.numerics import Array
+from closedform.operators.numerics import Array, rounded
 
 from .compute_mfma import LANES, mfma
 
@@ -115,7 +115,7 @@ class AttentionMachine:
         self.state = SoftmaxState(m, np.add.reduce(registers, axis=0, initial=None) + self.state.l * rescale)
         self.o *= rescale[:, :, None, :, None]
         self.scalar *= self._of_query(rescale)[:, :, None, None]
-        self.p = self.op.p_rounded(np.moveaxis(registers, 0, -1))
+        self.p = rounded(np.moveaxis(registers, 0, -1), self.op.p_dtype, self.op.peak)
         if self.op.variant != "chained":
             self._write_p()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -51,14 +52,17 @@ def test_deriving_needs_neither_torch_nor_flydsl(arguments: list[str]) -> None:
 
 
 def test_hw_list_starts_fast() -> None:
-    """`closedform hw list` within 0.4 s: the best of three, so that a busy machine does not decide."""
-    command = [sys.executable, "-c", "from closedform.cli import main; main()", "hw", "list"]
-    times = []
-    for _ in range(3):
+    """`closedform hw list` takes at most five times an empty program: 0.05 s to 0.12 s on an idle core.
+
+    The best of three each, in turns, so that a busy or a slow machine does not decide.
+    """
+    best = {"pass": math.inf, "from closedform.cli import main; main()": math.inf}
+    for program in 3 * list(best):
         start = time.perf_counter()
-        subprocess.run(command, capture_output=True, timeout=60, check=True)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.4
+        subprocess.run([sys.executable, "-c", program, "hw", "list"], capture_output=True, timeout=60, check=True)
+        best[program] = min(best[program], time.perf_counter() - start)
+    empty, listing = best.values()
+    assert listing < 5 * empty
 
 
 def test_public_names_resolve() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -361,22 +362,27 @@ def test_addresses_of_large_outputs_are_exact(shape: tuple[int, int, int], layou
 # --- speed and order --------------------------------------------------------------------------------------------
 
 
-def test_deriving_takes_under_200_microseconds_and_many_shapes_half_a_second() -> None:
+def calls_of(action: Callable[[], object]) -> int:
+    """How many Python and C functions the action calls: its cost, whatever else the machine does."""
+    events: list[str] = []
+    sys.setprofile(lambda _frame, event, _arg: events.append(event))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return events.count("call") + events.count("c_call")
+
+
+def test_deriving_calls_little_and_many_shapes_are_derived_together() -> None:
+    """1000 calls take 150 microseconds on an idle core; `benchmarks/derive.py` has the times."""
     hw = catalogue.get("mi300x")
     ops = [Gemm(100 + i, 200 + 3 * i, 64 * (1 + i % 50), dtype="bf16", layout="NT") for i in range(100)]
-    derive(ops[0], hw)
-    best = 1.0
-    for _ in range(5):
-        start = time.process_time()
-        for op in ops:
-            derive(op, hw)
-        best = min(best, (time.process_time() - start) / len(ops))
-    assert best < 400e-6  # 150 on an idle core
+    for op in ops:  # fills the caches
+        derive(op, hw)
+    assert max(calls_of(lambda op=op: derive(op, hw)) for op in ops) < 1300
     sizes = np.random.default_rng(0).integers(1, 300, (3, 10000)) * 64
     derive_batch(*sizes[:, :10], hw, dtype="bf16", layout="NT")
-    start = time.process_time()
-    derive_batch(*sizes, hw, dtype="bf16", layout="NT")
-    assert time.process_time() - start < 0.5
+    assert calls_of(lambda: derive_batch(*sizes, hw, dtype="bf16", layout="NT")) < len(sizes[0])
 
 
 @pytest.mark.parametrize(
