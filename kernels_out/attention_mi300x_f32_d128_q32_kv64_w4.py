@@ -576,10 +576,9 @@ def run(q, k, v, out=None, stream=None):
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     check(q, k, v, out)
     target = out if loadable(out) else torch.empty_like(out, memory_format=torch.contiguous_format)
-    q, k, v = (t if loadable(t) else t.contiguous() for t in (q, k, v))
+    q, k, v = (t if loadable(t) else t.clone(memory_format=torch.contiguous_format) for t in (q, k, v))
     batch, heads, L_q, d = q.shape
-    stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
-    launch(q, k, v, target, L_q, k.shape[2], heads, batch, 1.0 / math.sqrt(d), fx.Stream(stream))
+    launch(q, k, v, target, L_q, k.shape[2], heads, batch, 1.0 / math.sqrt(d), stream_of(q, stream))
     return target if target is out else out.copy_(target)
 
 
@@ -596,21 +595,21 @@ def check(q, k, v, out):
         raise ValueError(f"batch and heads must be 1 to {GRID_LIMIT} and lengths at least 1: q {q.shape}, k {k.shape}")
     if max(L_q, k.shape[2]) > LENGTH_LIMIT:
         raise ValueError(f"lengths are limited to {LENGTH_LIMIT}: q {q.shape}, k {k.shape}")
-    if any(t.device != q.device for t in (k, v, out)) or not q.is_cuda:
+    if any(t.device != q.device for t in (k, v, out)):
         raise ValueError(f"q, k, v and out must be on one GPU: {[str(t.device) for t in (q, k, v, out)]}")
 
 
 def loadable(tensor):
     """Whether the kernel can address the tensor in place: unit stride along d, rows aligned for one access, and a
     tile of rows within 31-bit byte offsets."""
-    rows = max(TILE_Q, TILE_KV)
-    row_stride = tensor.stride(2)
+    rows, columns = max(TILE_Q, TILE_KV), tensor.shape[3]
+    access = math.gcd(columns, 16 // tensor.element_size())
     return (
         tensor.stride(3) == 1
-        and row_stride >= HEAD_DIM
-        and rows * row_stride * ELEM_BYTES < OFFSET_LIMIT
-        and all(tensor.stride(i) % ACCESS == 0 for i in range(3))
-        and tensor.data_ptr() % (ACCESS * ELEM_BYTES) == 0
+        and tensor.stride(2) >= columns
+        and rows * tensor.stride(2) * tensor.element_size() < OFFSET_LIMIT
+        and all(tensor.stride(i) % access == 0 for i in range(3))
+        and tensor.data_ptr() % (access * tensor.element_size()) == 0
     )
 
 
@@ -633,36 +632,56 @@ def compile_only():
     launch(q, k, v, torch.empty_like(q), 2, 2, 2, 2, 1.0 / math.sqrt(HEAD_DIM))
 
 
-def max_error(got, want):
-    """Largest error relative to the largest magnitude of the row."""
-    scale = want.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    return ((got.double() - want).abs() / scale).max().item()
-
-
 def main():
     """Checks a sample of query rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    on_rocm = torch.version.hip is not None and torch.cuda.is_available()
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if on_rocm else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     q, k, v = example("cuda")
     out = run(q, k, v)
     rows = torch.linspace(0, q.shape[2] - 1, min(q.shape[2], 256)).long().unique()
     error = max_error(out[:, :, rows].cpu(), reference(q[:, :, rows].cpu(), k.cpu(), v.cpu()))
     print(f"max error relative to the row's largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
+    ms = median_ms(lambda: run(q, k, v, out))
+    flops = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * HEAD_DIM
+    print(f"median {ms * 1e3:.1f} us, {flops / ms / 1e9:.1f} TFLOPS")
+    return 0 if error <= TOLERANCE else 1
+
+
+def stream_of(tensor, stream):
+    """The stream of a launch; None: the current one of the tensor's GPU. ValueError for a tensor that is on none."""
+    if not tensor.is_cuda:
+        raise ValueError(f"tensors must be on a GPU, not on {tensor.device}")
+    return fx.Stream(torch.cuda.current_stream(tensor.device) if stream is None else stream)
+
+
+def max_error(got, want):
+    """Largest error relative to the largest finite magnitude of the row; infinite where only one is not finite."""
+    scale = want.nan_to_num(0.0, 0.0, 0.0).abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    same = (got == want) | (got.isnan() & want.isnan())
+    error = ((got.double() - want).abs() / scale).nan_to_num(math.inf, math.inf).masked_fill(same, 0.0)
+    return error.max().item() if want.numel() else 0.0
+
+
+def is_target():
+    """Whether the first GPU of this machine is a TARGET; says so where it is not."""
+    on_rocm = torch.version.hip is not None and torch.cuda.is_available()
+    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if on_rocm else None
+    if arch != TARGET:
+        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    return arch == TARGET
+
+
+def median_ms(call):
+    """Median of 20 calls on the GPU in milliseconds, after 5 that warm up."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     times = []
     for _ in range(25):
         begin.record()
-        run(q, k, v, out)
+        call()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
-    ms = sorted(times[5:])[10]
-    flops = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * HEAD_DIM
-    print(f"median {ms * 1e3:.1f} us, {flops / ms / 1e9:.1f} TFLOPS")
-    return 0 if error <= TOLERANCE else 1
+    return sorted(times[5:])[10]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from closedform.operators.attention import Attention
 from . import emit_attention_entry as entry
 from . import emit_attention_logits as logits
 from .emit_attention_form import Form
-from .emit_attention_host import CHECK_SCALE
+from .emit_attention_host import CHECK_SCALE, LOADABLE
+from .emit_host import foot
 from .emit_text import fill, join, piece
 
 __all__ = ["host_with_options", "logits_words"]
@@ -48,7 +49,6 @@ def run(q, k, v, @inputs@out=None, @lse@stream=None@numbers@):
     target = result if loadable(result) else torch.empty_like(result, memory_format=torch.contiguous_format)
     q, k, v = (@bytes@ for t in (q, k, v))
     heads, L_q = q.shape[1:3]
-    stream = torch.cuda.current_stream(q.device) if stream is None and q.is_cuda else stream
     @workspace@
     launch(
         @passed@
@@ -88,20 +88,6 @@ def check(q, k, v, out@counted@):
 
 
 @require@
-
-
-def loadable(tensor):
-    """Whether the kernel can address the tensor in place: unit stride along d, rows aligned for one access, and a
-    tile of rows within 31-bit byte offsets."""
-    rows, columns = max(TILE_Q, TILE_KV), tensor.shape[3]
-    access = math.gcd(columns, 16 // tensor.element_size())
-    return (
-        tensor.stride(3) == 1
-        and tensor.stride(2) >= columns
-        and rows * tensor.stride(2) * tensor.element_size() < OFFSET_LIMIT
-        and all(tensor.stride(i) % access == 0 for i in range(3))
-        and tensor.data_ptr() % (access * tensor.element_size()) == 0
-    )
 '''
 
 _REFERENCE = '''
@@ -143,20 +129,9 @@ def compile_only():
     @compiled@
 
 
-def max_error(got, want):
-    """Largest error relative to the largest finite magnitude of the row; infinite where only one is not finite."""
-    scale = want.nan_to_num(0.0, 0.0, 0.0).abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    same = (got == want) | (got.isnan() & want.isnan())
-    error = ((got.double() - want).abs() / scale).nan_to_num(math.inf, math.inf).masked_fill(same, 0.0)
-    return error.max().item() if want.numel() else 0.0
-
-
 def main():
     """Checks a sample of query rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    on_rocm = torch.version.hip is not None and torch.cuda.is_available()
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if on_rocm else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     given = example("cuda")
     @run_once@
@@ -167,20 +142,9 @@ def main():
         want, want_lse = attend(rows, *entry@slopes@)
         @errors@
     print(f"max error relative to the row's largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(25):
-        begin.record()
-        run(**given, out=out@again@)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    print(f"median {sorted(times[5:])[10] * 1e3:.1f} us")
+    ms = median_ms(lambda: run(**given, out=out@again@))
+    print(f"median {ms * 1e3:.1f} us")
     return 0 if error <= TOLERANCE else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 '''
 
 _SEEN = """
@@ -191,7 +155,7 @@ x = x.masked_fill(~seen, -math.inf)
 
 def host_with_options(form: Form) -> str:
     """Host functions; the emitted shape is the default of `example`."""
-    text = join(piece(_LAUNCH), piece(_RUN), piece(_CHECK), piece(_REFERENCE))
+    text = join(piece(_LAUNCH), piece(_RUN), piece(_CHECK), piece(LOADABLE), piece(_REFERENCE), foot())
     return fill(text, {**_launch_text(form), **_run_text(form), **_check_text(form), **_reference_text(form)})
 
 
@@ -266,7 +230,7 @@ def _run_text(form: Form) -> dict[str, str]:
         "bytes": f"{copied}.view(torch.int8)" if form.narrow else copied,
         "checks": "\n".join(piece(check) for check in checks),
         "workspace": "\n".join(piece(part) for part in workspace),
-        "passed": ",\n".join([", ".join(tensors), ", ".join(sizes), "fx.Stream(stream),"]),
+        "passed": ",\n".join([", ".join(tensors), ", ".join(sizes), "stream_of(q, stream),"]),
         "returned": "(out, lse)" if op.lse else "out",
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from closedform.operators.conv2d import Conv2d
 
 from .conv2d_shape import Conv2dShape
+from .emit_host import foot
 from .emit_text import fill, join, piece
 
 __all__ = ["Side", "formula_of", "host", "host_of"]
@@ -27,15 +28,14 @@ def run(x, w, @parameters@out=None, pad=PAD, groups=GROUPS_OF_CHANNELS, stream=N
     @bias_check@
     if out.numel() == 0:
         return out
-    x = x if addressable(x, X_READ, ELEM_BYTES)@next_to@ else x.contiguous()
+    x = x if addressable(x, X_READ, ELEM_BYTES)@next_to@ else x.clone(memory_format=torch.contiguous_format)
     target = out if addressable(out, STORE, OUT_BYTES) else torch.empty(shape, dtype=TORCH_OUT, device=out.device)
     @filter@
     sizes = (@sizes@)
     strides = (*image_strides(x), *image_strides(target))
     check_offsets(x, target, w)
-    stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
     tensors = [pointer(t) for t in (x, @w@, target@bias_tensor@)]
-    launch(*tensors, *sizes, *strides, *grids_of(@grid@), fx.Stream(stream))
+    launch(*tensors, *sizes, *strides, *grids_of(@grid@), stream_of(out, stream))
     return out if target is out else out.copy_(target)
 
 
@@ -75,6 +75,12 @@ def addressable(t, access, size):
 def pointer(t):
     """A tensor for its address only."""
     return t.as_strided((1,), (1,))
+'''
+
+_ALIGNED = '''
+def aligned(t):
+    """The tensor, or a copy: contiguous, from an address that any access may have."""
+    return t if t.is_contiguous() and t.data_ptr() % 16 == 0 else t.clone(memory_format=torch.contiguous_format)
 '''
 
 _OFFSETS = '''
@@ -199,10 +205,7 @@ def compile_only():
 
 def main():
     """Checks against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    hip = torch.cuda.is_available() and torch.version.hip
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if hip else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     inputs = example("cuda")
     given = @given@
@@ -210,22 +213,10 @@ def main():
     want = reference(*inputs).to(TORCH_OUT).double()
     error = (out.double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
     print(f"max error relative to the largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(25):
-        begin.record()
-        run(*given, out=out)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    ms = sorted(times[5:])[10]
+    ms = median_ms(lambda: run(*given, out=out))
     operations = 2 * out.numel() * inputs[1][0].numel()
     print(f"median {ms * 1e3:.1f} us, {operations / ms / 1e9:.1f} TFLOPS")
     return 0 if error <= TOLERANCE else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 '''
 
 
@@ -279,7 +270,7 @@ def host(op: Conv2d, shape: Conv2dShape) -> str:
         exact="\n".join([f"if {exact}:\n    {refused}", *([edges] if runs else []), piece(_STORED)]),
         next_to=f" and x.stride({2 if last else 3}) == {'ONE' if last else 1}" if runs else "",
         offsets=piece(_OFFSETS).replace("@w@", w),
-        filter="" if packed else "w = by_taps(w)" if replicated else "w = w.contiguous()",
+        filter="" if packed else "w = by_taps(w)" if replicated else "w = aligned(w)",
         functions=tuple(functions),
     )
     return host_of(op, side)
@@ -310,7 +301,7 @@ def host_of(op: Conv2d, side: Side) -> str:
         finish.append(f"y = torch.nn.functional.{functional[op.activation]}{limit}")
     filters = [side.filter] if side.filter else []
     if op.bias:
-        filters.append("bias = bias.float().contiguous()")
+        filters.append("bias = aligned(bias.float())")
     values = {
         **_shapes(op),
         "parameters": "bias, " if op.bias else "",
@@ -345,4 +336,5 @@ def host_of(op: Conv2d, side: Side) -> str:
         "scalars": str(side.count + (6 if last else 8) + 2),
     }
     values |= {name: str(getattr(op, name)) for name in ("N", "IC", "IH", "IW", "OC")}
-    return join(fill(piece(_RUN), values), *side.functions, fill(piece(_REFERENCE), values))
+    functions = (piece(_ALIGNED) if "aligned(" in values["filter"] else "", *side.functions)
+    return join(fill(piece(_RUN), values), *functions, fill(piece(_REFERENCE), values), foot(rows=False))

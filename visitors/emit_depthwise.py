@@ -50,7 +50,7 @@ _BY_TAPS = '''
 def by_taps(w):
     """The filter [@taps@, channels]."""
     w = w.permute(@axes@, AXES[0], AXES[1])
-    return w.reshape(w.shape[0], w.shape[1], w.shape[2]).contiguous()
+    return w.reshape(w.shape[0], w.shape[1], w.shape[2])
 '''
 
 
@@ -108,7 +108,7 @@ class DepthwiseEmit(Visitor):
             grid="N, OC, OH, OW",
             exact=piece(_EXACT),
             offsets=piece(_OFFSETS),
-            filter="w = by_taps(w)",
+            filter="w = aligned(by_taps(w))",
             functions=(by_taps.replace("@axes@", f"{axes[work.b]}, {axes[work.a]}"),),
         )
         return host_of(op, side)

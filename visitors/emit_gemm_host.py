@@ -5,6 +5,7 @@ from __future__ import annotations
 from closedform.operators.gemm import Gemm, GemmTiles
 
 from .emit_gemm_pack import host_parts, pack_functions
+from .emit_host import foot
 from .emit_text import join, piece
 
 __all__ = ["host"]
@@ -32,10 +33,9 @@ def run(a, b, @parameters@out=None, alpha=1.0, beta=@beta@, @scale@stream=None@w
         @normal@
     @finish_inputs@
     grids = grids_of(M, N, K, batch)
-    stream = torch.cuda.current_stream(out.device) if stream is None and out.is_cuda else stream
     tensors = [raw(t) for t in (@tensors@)]
     @space@
-    launch(*tensors, M, N, K, batch, *grids, @scalars@, fx.Stream(stream))
+    launch(*tensors, M, N, K, batch, *grids, @scalars@, stream_of(out, stream))
     return out if target is out else out.copy_(target.view(out.shape))
 
 
@@ -83,7 +83,7 @@ def raw(t):
 _OPERAND_TENSOR = '''
 def operand_tensor(t, access, lines):
     """The tensor, where the kernel can read it in place, or a copy of that kind."""
-    t = t if addressable(t, access, lines, ELEM_BYTES) else t.contiguous()
+    t = t if addressable(t, access, lines, ELEM_BYTES) else t.clone(memory_format=torch.contiguous_format)
     if not addressable(t, access, lines, ELEM_BYTES):
         raise ValueError(f"{tuple(t.shape)}: rows must hold whole accesses of {access} and {lines} of them below 2 GiB")
     return t
@@ -115,10 +115,7 @@ def compile_only():
 
 def main():
     """Checks a sample of rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    hip = torch.cuda.is_available() and torch.version.hip
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if hip else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     inputs = example("cuda")
     @pack@
@@ -127,15 +124,7 @@ def main():
     want = reference(*(t.cpu() for t in sampled(inputs, rows)))@saturated@.to(TORCH_OUT).double()
     error = (out[:, rows].cpu().double() - want).abs().max().item() / max(want.abs().max().item(), 1.0)
     print(f"max error relative to the largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(25):
-        begin.record()
-        run(*@inputs@, out=out)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    ms = sorted(times[5:])[10]
+    ms = median_ms(lambda: run(*@inputs@, out=out))
     batch, M, N, K = problem(*@inputs@[:2])
     print(f"median {ms * 1e3:.1f} us, {2 * batch * M * N * K / ms / 1e9:.1f} TFLOPS")
     return 0 if error <= TOLERANCE else 1
@@ -146,10 +135,6 @@ def sampled(inputs, rows):
     a, rest = inputs[0], inputs[1:]
     @sampled@
     return [a, *rest]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 '''
 
 
@@ -184,7 +169,7 @@ def host(op: Gemm, scalars: tuple[str, ...], tiles: GemmTiles) -> str:
     if c:
         finish_inputs += [
             "c = (c if c.dim() == 3 else c[None]).expand(batch, M, N)",
-            "c = c if storable(c) else c.contiguous()",
+            "c = c if storable(c) else c.clone(memory_format=torch.contiguous_format)",
         ]
     if bias != "none":
         length = "M" if bias == "row" else "N"
@@ -242,8 +227,8 @@ def host(op: Gemm, scalars: tuple[str, ...], tiles: GemmTiles) -> str:
     values["operand_tensor"] = piece(_OPERAND_TENSOR) + "\n\n\n" if op.preshuffled != "AB" else ""
     values["pack_functions"] = pack_functions(op) + "\n\n\n" if op.packed else ""
     values |= {name: text.replace("\n", "\n    ") for name, text in parts.items()}
-    text = join(_filled(_RUN, values), _filled(_REFERENCE, values))
-    return text.replace("    \n", "")
+    text = join(_filled(_RUN, values), _filled(_REFERENCE, values)).replace("    \n", "")
+    return join(text, foot(rows=False))
 
 
 def _finish(op: Gemm, scaled: bool) -> list[str]:

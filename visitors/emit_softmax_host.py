@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from closedform.operators.softmax import Softmax, SoftmaxTiles
 
+from .emit_host import foot
 from .emit_text import fill, join, piece
 
 __all__ = ["host"]
@@ -28,8 +29,7 @@ def run(x, @mask_parameter@out=None, @lse_parameter@stream=None):
     rows, cols = source.shape
     @mask_rows@
     @workspace@
-    stream = torch.cuda.current_stream(x.device) if stream is None and x.is_cuda else stream
-    launch(@tensors@, rows, cols, *grid_of(rows), fx.Stream(stream))
+    launch(@tensors@, rows, cols, *grid_of(rows), stream_of(x, stream))
     if target.data_ptr() != out.data_ptr():
         out.copy_(target.reshape(out.shape))
     return @result@
@@ -129,33 +129,17 @@ def compile_only():
 
 def main():
     """Checks a sample of rows against float64, then times the kernel; exit status 3 without a fitting GPU."""
-    hip = torch.cuda.is_available() and torch.version.hip
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if hip else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     inputs = example("cuda")
     out = run(*inputs)@first_end@
     sample = torch.linspace(0, out.shape[0] - 1, min(out.shape[0], 64)).long().unique()
     want = reference(*(t[sample].cpu() for t in inputs))@first_end@
-    scale = want.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    error = ((out[sample].cpu().double() - want).abs() / scale).max().item()
+    error = max_error(out[sample].cpu(), want)
     print(f"max error relative to the row's largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(25):
-        begin.record()
-        run(*inputs, out=out)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    ms = sorted(times[5:])[10]
+    ms = median_ms(lambda: run(*inputs, out=out))
     print(f"median {ms * 1e3:.1f} us, {2 * out.numel() * ELEM_BYTES / ms / 1e6:.1f} GB/s")
     return 0 if error <= TOLERANCE else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 '''
 
 
@@ -214,5 +198,5 @@ def host(op: Softmax, tiles: SoftmaxTiles) -> str:
         "example_work": "workspace = torch.empty(rows, 2 * SPLITS)" if tiles.splits > 1 else "",
         "first_end": "[0]" if op.lse else "",
     }
-    text = join(piece(_RUN), piece(_MASK_ROWS) if op.mask else "", piece(_REFERENCE))
+    text = join(piece(_RUN), piece(_MASK_ROWS) if op.mask else "", piece(_REFERENCE), foot())
     return fill(text, values)

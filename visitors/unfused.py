@@ -12,6 +12,7 @@ from closedform.operators.unfused import UnfusedAttention
 from .derivation import Derivation
 from .emit import kernel_name
 from .emit_attention import TORCH_TYPES
+from .emit_host import foot
 from .emit_text import docstring, fill, join, piece
 from .feasibility import derive
 
@@ -121,34 +122,18 @@ def example(device, L_q=@L_q@, L_kv=@L_kv@, heads=@heads@, batch=@batch@):
 
 def main():
     """Checks a sample of query rows against float64, then times the kernels; exit status 3 without a fitting GPU."""
-    hip = torch.cuda.is_available() and torch.version.hip
-    arch = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0] if hip else None
-    if arch != TARGET:
-        print(f"no {TARGET} GPU here (found {arch or 'none'}): nothing was run")
+    if not is_target():
         return 3
     q, k, v = example("cuda")
     out = run(q, k, v)
     rows = torch.linspace(0, q.shape[2] - 1, min(q.shape[2], 256)).long().unique()
-    want = reference(q[:, :, rows].cpu(), k.cpu(), v.cpu())
-    error = ((out[:, :, rows].cpu().double() - want).abs() / want.abs().amax(-1, keepdim=True)).max().item()
+    error = max_error(out[:, :, rows].cpu(), reference(q[:, :, rows].cpu(), k.cpu(), v.cpu()))
     print(f"max error relative to the row's largest value: {error:.2e} (tolerance {TOLERANCE:.0e})")
     scores = scores_of(q.flatten(0, 1), k.flatten(0, 1))
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(25):
-        begin.record()
-        run(q, k, v, out, scores=scores)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    ms = sorted(times[5:])[10]
+    ms = median_ms(lambda: run(q, k, v, out, scores=scores))
     flops = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * HEAD_DIM
     print(f"median {ms * 1e3:.1f} us, {flops / ms / 1e9:.1f} TFLOPS")
     return 0 if error <= TOLERANCE else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 '''
 
 #: Error of main() against float64: S and P are rounded to the type.
@@ -185,4 +170,4 @@ def driver_source(derivation: UnfusedDerivation) -> str:
         **names,
         **{name: str(getattr(op, name)) for name in ("d", "L_q", "L_kv", "heads", "batch")},
     }
-    return join(header, fill(piece(_DRIVER), values)) + "\n"
+    return join(header, fill(piece(_DRIVER), values), foot(kernel=False)) + "\n"
