@@ -1,19 +1,25 @@
 """Compile emitted source with FlyDSL for a target, without a GPU and without a linker.
 
-Every compilation runs in a child process: LLVM reports some errors by ending the process. The pipeline stops at the
-assembly text, which carries the kernel descriptor and the resource metadata.
+Every compilation runs in a process of its own: LLVM reports some errors by ending the process. The pipeline stops at
+the assembly text, which carries the kernel descriptor and the resource metadata.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,31 +86,93 @@ def compile_source(text: str, gfx: str, timeout_s: float = TIMEOUT_S) -> Compile
     if missing is not None:
         raise MissingDependency(missing)
     with tempfile.TemporaryDirectory(prefix="closedform-") as folder:
-        source, isa = Path(folder) / "kernel.py", Path(folder) / "kernel.s"
+        source, isa, log = (Path(folder) / name for name in ("kernel.py", "kernel.s", "log"))
         source.write_text(text, encoding="utf-8")
-        child = Path(__file__).with_name("compile_child.py")
         environment = dict(os.environ, COMPILE_ONLY="1", FLYDSL_GPU_ARCH=gfx, ARCH=gfx)
         environment |= {"FLYDSL_RUNTIME_ENABLE_CACHE": "0", "HOME": folder}
+        request = {"source": str(source), "output": str(isa), "log": str(log), "environment": environment}
         try:
-            done = subprocess.run(
-                [sys.executable, str(child), str(source), str(isa)],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+            status = _compiler().ask(request, timeout_s)
+        except TimeoutError:
             raise CompileError(f"compiling for {gfx} took more than {timeout_s:g} s") from None
-        if done.returncode != 0 or not isa.exists():
-            raise CompileError(f"compiling for {gfx} failed: {_last_words(done)}")
+        if status != 0 or not isa.exists():
+            raise CompileError(f"compiling for {gfx} failed: {_last_words(log, status)}")
         return parse_isa(isa.read_text(encoding="utf-8"))
 
 
-def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+class _Compiler:
+    """The child process that forks for each compilation; one of a process, used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+        child = Path(__file__).with_name("compile_child.py")
+        # Idle threads of a BLAS would not survive the fork.
+        environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", COMPILE_ONLY="1")
+        self.process = subprocess.Popen(
+            [sys.executable, str(child)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        self.lock = threading.Lock()
+        atexit.register(self.end)
+
+    @property
+    def usable(self) -> bool:
+        return self.parent == os.getpid() and self.process.poll() is None
+
+    def ask(self, request: Mapping[str, object], timeout_s: float) -> int:
+        """Exit status of the fork, negative for a signal. TimeoutError; an answer that nobody waits for ends it all."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self.lock:
+            try:
+                self.process.stdin.write(json.dumps(request).encode() + b"\n")
+                self.process.stdin.flush()
+                if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+                    raise TimeoutError
+                return int(self.process.stdout.readline() or self.process.wait() or 1)
+            except BaseException as error:
+                self.end()
+                if isinstance(error, BrokenPipeError):
+                    return self.process.returncode or 1
+                raise
+
+    def end(self) -> None:
+        """End the child and whatever it has forked."""
+        if self.parent != os.getpid():
+            return
+        atexit.unregister(self.end)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+_running: list[_Compiler] = []
+_starting = threading.Lock()
+
+
+def _compiler() -> _Compiler:
+    """The compiler of this process, started where there is none that lives."""
+    with _starting:
+        if not (_running and _running[-1].usable):
+            for dead in _running:
+                dead.end()
+            _running[:] = [_Compiler()]
+        return _running[-1]
+
+
+def _last_words(log: Path, status: int) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if re.search(r"error|LLVM ERROR|Error:", line, re.IGNORECASE)]
-    words = (named or lines)[-1:] or [f"exit status {done.returncode}"]
+    words = (named or lines)[-1:] or [f"exit status {status}"]
     return words[0][:400]
 
 

@@ -1,8 +1,16 @@
-"""Child process of compile.py: traces one emitted file and writes its assembly. Arguments: source, output."""
+"""Child process of compile.py: traces emitted files and writes their assembly.
+
+A request is a line of JSON on the standard input: source and output, a log for what is printed, the environment. Each
+is served by a fork, which LLVM may end; the answer is its exit status on a line. FlyDSL and torch are imported once,
+before the forks: that takes longer than most compilations.
+"""
 
 import importlib.util
+import json
+import os
 import sys
-from contextlib import nullcontext
+import traceback
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +19,8 @@ class _Done(Exception):
     """Ends the trace once the assembly is written: there is no GPU to load it on."""
 
 
-def main(source: str, output: str) -> None:
+def to_assembly(source: str, output: str) -> None:
+    """Write the assembly of the source's kernel; ends the process with a message where there is none."""
     from flydsl.compiler import jit_function
     from flydsl.compiler.llvm_options import llvm_options
 
@@ -38,5 +47,38 @@ def main(source: str, output: str) -> None:
     sys.exit("the source compiled no kernel")
 
 
+def serve(request: dict[str, Any]) -> None:
+    """What a fork does; never returns."""
+    status = 1
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    try:
+        to_assembly(request["source"], request["output"])
+        status = 0
+    except SystemExit as end:
+        print(end, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever an import prints is no answer
+    with suppress(Exception):  # a fork says what is missing
+        from flydsl.compiler import jit_function  # noqa: F401
+    for line in sys.stdin:
+        fork = os.fork()
+        if not fork:
+            serve(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -52,17 +50,11 @@ def test_deriving_needs_neither_torch_nor_flydsl(arguments: list[str]) -> None:
 
 
 def test_hw_list_starts_fast() -> None:
-    """`closedform hw list` takes at most five times an empty program: 0.05 s to 0.12 s on an idle core.
-
-    The best of three each, in turns, so that a busy or a slow machine does not decide.
-    """
-    best = {"pass": math.inf, "from closedform.cli import main; main()": math.inf}
-    for program in 3 * list(best):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", program, "hw", "list"], capture_output=True, timeout=60, check=True)
-        best[program] = min(best[program], time.perf_counter() - start)
-    empty, listing = best.values()
-    assert listing < 5 * empty
+    """0.1 s on an idle core: counted in modules that `closedform hw list` loads, so that a busy one does not decide."""
+    code = "from closedform.cli import cli\ntry: cli(['hw', 'list'])\nexcept SystemExit as e: assert not e.code"
+    code += "\nimport sys; print(len(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout.splitlines()[-1]) < 200  # an empty program loads half as many
 
 
 def test_public_names_resolve() -> None:
