@@ -125,3 +125,19 @@ def test_maxima_that_grow_below_and_past_the_headroom():
     rise = np.repeat([0, 3, 8.5, 20, 19], 64)[:L_kv] / np.log2(np.e) * np.sqrt(case.d)
     q[..., 0], k[..., 0] = np.linspace(0.5, 2, L_q), rise
     agrees(case, L_q, L_kv, inputs=[q, k, v])
+
+
+@pytest.mark.parametrize(
+    ("case", "flops"),
+    [(Case("mi300x", "f16", 128), 16384), (Case("mi300x", "bf16", 64), 16384), (Case("mi355x", "bf16", 128), 32768)],
+    ids=str,
+)
+def test_lds_bytes_of_a_flop_are_those_of_256_rows_that_share_a_step(case, flops):
+    """Each of 8 waves reads K and V of a step and writes its eighth: 9/8 * 2 * 64 d elements for 4 * 32 * 64 d FLOP.
+
+    flydsl 0.5.0's kernels with 256 rows move as much, those with 128 rows 1/9 more.
+    """
+    result, _, _ = simulate(case, 256, 320)
+    loop = max(result.counts["loops"], key=lambda found: found["instructions"]["mfma"])
+    moved = loop["lds_read_bytes"] + loop["lds_write_bytes"]
+    assert moved / (loop["instructions"]["mfma"] * flops) <= 9 / 8 * 2 * 2 / (4 * 32)
