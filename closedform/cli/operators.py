@@ -100,7 +100,7 @@ _ATTENTION = (
     click.option("--Lkv", "Lkv", type=int, metavar="N", help="Keys and values; --L when left out."),
     click.option("--d", "d", type=int, required=True, metavar="N", help="Head dimension, 1 to 512."),
     click.option("--heads", type=int, default=1, show_default=True, metavar="N", help="Heads."),
-    click.option("--kv-heads", type=int, default=0, metavar="N", help="Heads of K and V; --heads when left out."),
+    click.option("--kv-heads", type=click.IntRange(1), metavar="N", help="Heads of K and V; --heads when left out."),
     _batch_option,
     click.option("--scale", "softmax_scale", type=float, metavar="X", help="Factor of the logits; else 1/sqrt(d)."),
     click.option("--lse", is_flag=True, help="Give the log of the sum of exponentials of each query, too."),
@@ -238,8 +238,8 @@ def _attention(values: dict[str, Any], hw: HardwareDescriptor) -> Attention:
     length, keys, layout = values.pop("L"), values.pop("Lkv"), values.pop("layout")
     if layout not in ATTENTION_LAYOUTS:
         raise BadInput(f"layout {layout!r} is not offered for attention: {near_names(layout, ATTENTION_LAYOUTS)}")
-    names = ("d", "heads", "kv_heads", "batch", "variant", "softmax_scale", "lse", *OPTIONS)
-    counts = ("window", "sink", "v_dim", "page")
+    names = ("d", "heads", "batch", "variant", "softmax_scale", "lse", *OPTIONS)
+    counts = ("kv_heads", "window", "sink", "v_dim", "page")
     given: dict[str, Any] = {name: values.pop(name) for name in names if name not in ("bshd", *counts)}
     given |= {name: values.pop(name) or 0 for name in counts}
     kind = dtype_from(values.pop("dtype"))
