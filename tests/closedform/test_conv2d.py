@@ -161,6 +161,7 @@ def test_bench_launches_on_buffers_of_their_own(tmp_path, monkeypatch, prepacked
 
     monkeypatch.setattr(kernel, "launch", launch)
     monkeypatch.setattr(kernel, "pointer", lambda t: t)
+    monkeypatch.setattr(kernel, "stream_of", lambda tensor, stream: stream)
     launches = launches_of(kernel, sets=2, device="cpu")
     for each in launches:
         each()
